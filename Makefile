@@ -1,0 +1,88 @@
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+CODE := src tests bench dev
+
+##@ Use
+.PHONY: help install demo bench
+help: ## Print this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .venv/spark.stamp ## Set up .venv, the dependencies and Spark's jars; quick when nothing changed
+
+demo: install ## Keep a changing Postgres current in Delta, and compare the two at the end
+	$(BIN)/cdc demo
+
+bench: install ## Measure capture and apply; results go to bench/results
+	$(BIN)/python -m bench
+
+##@ Prove
+.PHONY: test check test-unit test-spark test-service test-e2e
+test: check test-spark test-service test-e2e ## Everything, in order of cost
+
+check: install ## Format, lint, types, architecture and unit tests
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(PYTEST) tests/unit
+
+test-unit: install ## No Spark, no network: seconds
+	$(PYTEST) tests/unit
+
+test-spark: install ## One Spark session
+	$(PYTEST) tests/spark
+
+test-service: install ## Real servers
+	$(PYTEST) tests/service
+
+test-e2e: install ## The command, killed and started again
+	$(PYTEST) tests/e2e
+
+##@ Work
+.PHONY: fmt lock clean
+fmt: install ## Format the code and repair what ruff can repair
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+lock: python-is-ready ## Resolve the dependencies again into requirements.txt
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet uv
+	build/lock/bin/uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url --output-file requirements.txt
+	rm -rf build/lock
+
+clean: ## Remove .venv and everything that was generated here; the jar cache stays
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .tailrace bench/results
+	find src tests bench dev -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: python-is-ready java-is-ready
+python-is-ready:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo 'error[python-too-old]: Python 3.11 or newer is needed: install it, or name it with "make PYTHON=...".' >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo 'error[python-venv-missing]: Python has no venv module: install it (on Debian, package python3-venv).' >&2; exit 3; }
+
+java-is-ready:
+	@version=$$("$(JAVA)" -version 2>&1 | sed -nE 's/.* version "(1\.)?([0-9]+).*/\2/p' | head -n 1); \
+	if [ -z "$$version" ]; then \
+		echo 'error[java-missing]: Java 17 or newer is needed: install it, or set JAVA_HOME.' >&2; exit 3; \
+	elif [ "$$version" -lt 17 ]; then \
+		echo "error[java-too-old]: Java 17 or newer is needed, found is $$version: install it, or set JAVA_HOME." >&2; exit 3; \
+	fi
+
+.venv/python.stamp: requirements.txt pyproject.toml | python-is-ready java-is-ready
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/spark.stamp: .venv/python.stamp src/tailrace/spark/jars.lock
+	$(BIN)/python -m tailrace.spark.prepare
+	@touch $@

@@ -1,0 +1,93 @@
+"""What the runtime needs from a target: it can say what it holds, change its shape, and take a batch.
+
+A target keeps one promise: rows and mark are one commit. Everything else follows from it: after any
+crash the mark tells what the rows include, and applying the same batch again changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from tailrace.core.table import Fit, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the rows of one table include: the log up to `offset`, and what that says of positions.
+
+    `log` names the incarnation of the change log that `offset` counts in. `high` is the greatest
+    position applied, so a batch that starts above it cannot be late. `floor` is the position of the
+    newest truncate: nothing at or below it may come back.
+    """
+
+    log: str
+    offset: int
+    high: str = ""
+    floor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The reconciled changes of one table, and the mark that its rows include once applied.
+
+    `rows` has the columns of `table`, then `_cdc_position`, `_cdc_op` (`u` upsert or `d` delete),
+    `_cdc_unchanged` (array of column names whose value the target keeps) and `_cdc_events` (how many
+    change events the row stands for): one row per key, materialised, safe to read more than once, and
+    every one of them newer than what the target has of its key.
+    """
+
+    table: Table
+    rows: DataFrame
+    mark: Mark
+    truncate: str = ""
+    """Delete every row whose position is at or below this, in the same commit; empty for no truncate."""
+    partial: frozenset[str] = frozenset()
+    """The columns that `_cdc_unchanged` names in any row: a column outside it is always carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a batch did to the rows of the table."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+class Target(Protocol):
+    """A system whose tables are kept current.
+
+    Calls for different tables may run at the same time, each from a thread of its own.
+    """
+
+    name: str
+
+    def mark(self, table: str) -> Mark | None:
+        """Return what `table` includes; `None` if it was never written."""
+        ...
+
+    def have(self, table: str) -> Table | None:
+        """Return the shape of `table` without reserved columns; `None` if it does not exist."""
+        ...
+
+    def known(self, table: str) -> DataFrame:
+        """Return what the target has of each key: key columns, `_cdc_position`, `_cdc_alive`.
+
+        Deleted rows are in it, with the position of their tombstone, for as long as those are kept.
+        """
+        ...
+
+    def evolve(self, table: str, change: Fit) -> None:
+        """Create or alter `table` as `change` says; doing it again does nothing."""
+        ...
+
+    def apply(self, batch: Batch) -> Applied:
+        """Write the rows and the mark of `batch` in one commit.
+
+        A row never replaces one with a greater position, deleted ones included. A batch whose mark
+        is not beyond the table's own changes nothing.
+        """
+        ...

@@ -1,0 +1,217 @@
+"""The command `cdc`. A command parses, builds, calls and prints; what it calls is in `runtime`.
+
+Everything heavy is imported inside the command that needs it, so that `cdc --help` and `cdc validate`
+start at once and without Spark. Exit codes: 0 done, 1 failed while running, 2 wrong configuration or
+usage, 3 the environment is not ready.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.failure import exit_code_of
+from tailrace.core import failpoint
+
+if TYPE_CHECKING:
+    from tailrace.runtime.build import Pipeline
+
+app = typer.Typer(
+    name="cdc",
+    help="Keep tables current: read a source's changes into a durable log and fold it into targets.",
+    epilog="Data goes to standard output, everything else to standard error. "
+    "Exit codes: 0 done, 1 failed while running, 2 configuration or usage, 3 the environment is not ready.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
+PlatformFile = Annotated[
+    Path | None,
+    typer.Option("--platform-config", metavar="FILE", help="The platform file; without it, the defaults."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"cdc {version('tailrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def cdc(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    """Keep tables current."""
+
+
+@app.command()
+def demo(
+    *,
+    seconds: Annotated[float, typer.Option(help="How long the shop keeps changing.", min=1)] = 25,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same shop.")] = 1,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="A new or empty folder to work in; it stays.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder that is used without --dir.")] = False,
+) -> None:
+    """Watch a shop in PostgreSQL kept current in Delta.
+
+    An embedded PostgreSQL with a shop that keeps changing is captured and folded into Delta tables; at the end every
+    table of source and target is compared, row by row. Exits with 0 only if they are equal.
+    """
+    from threading import Event
+
+    from tailrace.cli.signals import attend
+    from tailrace.demo.run import demo as run_demo
+
+    stop = Event()
+    raise typer.Exit(
+        attend(lambda: run_demo(seconds=seconds, seed=seed, directory=directory, keep=keep, stop=stop), stop.set)
+    )
+
+
+@app.command()
+def validate(
+    file: PipelineFile,
+    *,
+    platform_config: PlatformFile = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what would only get a warning.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a pipeline file and print what would run.
+
+    Connects to nothing. Every problem of the file is told, with its line and column.
+    """
+    from tailrace.cli import files, show
+
+    loaded = files.load(file, platform_config, strict=strict)
+    show.tree(show.described(loaded.pipeline, loaded.platform), json_wanted=json)
+
+
+@app.command()
+def plan(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Show what a run would create or change.
+
+    Looks at the source and at each target, and touches nothing.
+    """
+    from dataclasses import asdict
+
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        show.rows([asdict(line) for line in pipeline.plan()], json_wanted=json, none="nothing to create or change")
+
+
+@app.command()
+def run(
+    file: PipelineFile,
+    *,
+    platform_config: PlatformFile = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the head seen at the start.")] = False,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", metavar="ID", help="Only this target; may be repeated.")
+    ] = None,
+    max_slices: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop each target after N slices.")] = None,
+    json: Json = False,
+) -> None:
+    """Keep the targets current.
+
+    Runs until stopped; with --once, up to what the source had at the start.
+
+    Ctrl-C or SIGTERM finishes or abandons the slice in hand and exits with 0.
+    """
+    from tailrace.cli import files, show
+    from tailrace.cli.signals import attend
+    from tailrace.runtime.build import open_pipeline
+    from tailrace.runtime.report import reporting
+
+    loaded = files.load(file, platform_config)
+    with (
+        reporting(sys.stderr, loaded.pipeline.config.pipeline_id) as report,
+        open_pipeline(loaded.pipeline.config, loaded.platform.config) as pipeline,
+    ):
+        done = attend(
+            lambda: pipeline.run(once=once, targets=target, max_slices=max_slices, report=report), pipeline.stop
+        )
+    show.tree(done.to_json(), json_wanted=json)
+    if error := done.first_error():
+        raise error
+
+
+@app.command()
+def status(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Show where source, change log and targets stand."""
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        show.tree(pipeline.status(), json_wanted=json)
+
+
+@app.command()
+def lag(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Show how far each target is behind its source."""
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        show.rows(pipeline.lag(), json_wanted=json, none="no targets")
+
+
+@app.command()
+def undeploy(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Remove what runs created in the source.
+
+    Also removes the pipeline's change log and position, so that the next run takes a new snapshot. The targets' tables
+    stay as they are.
+    """
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        removed = [{"removed": what} for what in pipeline.undeploy()]
+        show.rows(removed, json_wanted=json, none="nothing to remove")
+
+
+def _opened(file: Path, platform_config: Path | None) -> Pipeline:
+    from tailrace.cli import files
+    from tailrace.runtime.build import open_pipeline
+
+    loaded = files.load(file, platform_config)
+    return open_pipeline(loaded.pipeline.config, loaded.platform.config)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and exit."""
+    given = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        # A name from a database must not fail a command because the terminal cannot show it.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    debug = "--debug" in given or os.environ.get("TAILRACE_DEBUG", "0") not in ("", "0")
+    try:
+        failpoint.arm(os.environ)
+        app(given, prog_name="cdc")
+    except SystemExit as end:
+        # Before a run has begun there is nothing to finish: a request to end is already fulfilled.
+        stopped = end.code == 130 and any(command in given[:2] for command in ("run", "demo"))
+        sys.exit(0 if stopped else end.code)
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is, a person reads one line
+        sys.exit(exit_code_of(error, debug=debug))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""The platform file as values: how pipelines are run, the same for all of them.
+
+Every key has a default that suits one machine with nothing to install, so the file is optional.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tailrace.config.model import Model, NotYet, Secret
+from tailrace.config.pipeline import RetryConfig
+
+_KAFKA_ONLY = NotYet(
+    "has no effect with transport_mode embedded", "The kafka transport is not in this release.", refuse=False
+)
+_ASK = "Use cdc status and cdc lag."
+_NO_HEALTH = "has no effect: the health server is not in this release"
+
+
+class KafkaConfig(Model):
+    """The brokers and the schema registry; for `transport_mode: kafka`."""
+
+    bootstrap_servers: Annotated[str, _KAFKA_ONLY] = "localhost:9092"
+    """The brokers, comma-separated."""
+    schema_registry_url: Annotated[str, _KAFKA_ONLY] = "http://localhost:8081"
+    """The schema registry."""
+    group_id: Annotated[str, _KAFKA_ONLY] = "cdc-platform"
+    """The consumer group."""
+    auto_offset_reset: Annotated[Literal["earliest", "latest"], _KAFKA_ONLY] = "earliest"
+    """Where to begin without a stored offset."""
+    enable_idempotence: Annotated[bool, _KAFKA_ONLY] = True
+    """Whether dead letters are produced idempotently."""
+    acks: Annotated[Literal["all", "1", "0"], _KAFKA_ONLY] = "all"
+    """Which acknowledgements a produced dead letter waits for."""
+    topic_num_partitions: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 1
+    """Partitions of a topic that is created."""
+    topic_replication_factor: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 1
+    """Replicas of a topic that is created."""
+    security_protocol: Annotated[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], _KAFKA_ONLY] = "PLAINTEXT"
+    """How brokers are spoken to."""
+    auth_mechanism: Annotated[
+        Literal["none", "sasl_plain", "sasl_scram_256", "sasl_scram_512", "sasl_oauthbearer"], _KAFKA_ONLY
+    ] = "none"
+    """How the client proves who it is."""
+    sasl_username: Annotated[str | None, _KAFKA_ONLY] = None
+    """The user."""
+    sasl_password: Annotated[Secret | None, _KAFKA_ONLY] = None
+    """The user's password."""
+    ssl_ca_location: Annotated[Path | None, _KAFKA_ONLY] = None
+    """The certificates of the authorities that are trusted."""
+    ssl_certificate_location: Annotated[Path | None, _KAFKA_ONLY] = None
+    """The client's own certificate."""
+    ssl_key_location: Annotated[Path | None, _KAFKA_ONLY] = None
+    """The key of the client's certificate."""
+
+
+class ConnectorConfig(Model):
+    """Kafka Connect, where the capture runs; for `transport_mode: kafka`."""
+
+    connect_url: Annotated[str, _KAFKA_ONLY] = "http://localhost:8083"
+    """Its REST address."""
+    timeout_seconds: Annotated[float, Field(gt=0), _KAFKA_ONLY] = 30.0
+    """How long one request may take."""
+    retry_max_attempts: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 5
+    """How often a deployment is tried."""
+    retry_wait_seconds: Annotated[float, Field(ge=0), _KAFKA_ONLY] = 2.0
+    """The wait between two tries."""
+
+
+class DlqConfig(Model):
+    """What happens to an event that can never be applied."""
+
+    enabled: bool = True
+    """Keep it aside and go on; `false` halts the pipeline at such an event."""
+    topic_suffix: Annotated[str, _KAFKA_ONLY] = "dlq"
+    """Ends the name of a dead-letter topic."""
+    max_retries: Annotated[
+        int,
+        Field(ge=0),
+        NotYet("has no effect", "A bad event is not retried, and other errors follow retry.", refuse=False),
+    ] = 3
+    """Retries before an event is put aside. An event that can never be applied is put aside at once."""
+    include_headers: Annotated[bool, _KAFKA_ONLY] = True
+    """Whether a dead letter carries diagnostic headers."""
+
+
+class ControlConfig(Model):
+    """Where a pipeline keeps what it must remember."""
+
+    root: Path = Path("./.tailrace")
+    """The folder; each pipeline has one below it, named after its `pipeline_id`."""
+
+
+class LogConfig(Model):
+    """The change log between source and targets."""
+
+    root: Path | None = None
+    """The folder of change logs, one below it per pipeline; `<control.root>/<pipeline_id>/log` if unset."""
+    retention_days: Annotated[float, Field(gt=0)] | None = None
+    """Remove log files older than this once every target has applied them; keep them all if unset."""
+
+
+class SparkConfig(Model):
+    """The Spark session that targets are written with."""
+
+    master: str = "local[*]"
+    """Where Spark runs."""
+    conf: dict[str, str] = Field(default_factory=dict)
+    """Further Spark settings. They show in Spark's own pages and logs: no secrets here."""
+    jars: Literal["auto", "provided"] = "auto"
+    """`auto` fetches what the targets need, once; `provided` leaves it to the cluster."""
+
+
+class SliceConfig(Model):
+    """How much of the change log is applied at a time."""
+
+    max_rows: Annotated[int, Field(ge=1)] = 500_000
+    """The most events in one slice."""
+    interval_seconds: Annotated[float, Field(ge=0)] = 1.0
+    """The wait for new events once everything is applied."""
+
+
+class LimitsConfig(Model):
+    """Bounds that keep a bad source from taking the pipeline down."""
+
+    max_event_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
+    """An event with a longer message is rejected."""
+    max_rejects: Annotated[int, Field(ge=0)] = 1000
+    """The pipeline halts when more events than this have been put aside."""
+
+
+class PlatformConfig(Model):
+    """How pipelines are run."""
+
+    transport_mode: Annotated[
+        Literal["embedded", "kafka"],
+        NotYet("is not in this release", "Set it to embedded, or leave it out.", values=("kafka",)),
+    ] = "embedded"
+    """What carries changes from the source: `embedded` needs nothing installed."""
+    kafka: KafkaConfig = KafkaConfig()
+    """The brokers and the schema registry."""
+    connector: ConnectorConfig = ConnectorConfig()
+    """Kafka Connect."""
+    dlq: DlqConfig = DlqConfig()
+    """What happens to an event that can never be applied."""
+    retry: RetryConfig = RetryConfig()
+    """What is tried again, and how patiently, where a sink does not say otherwise."""
+    control: ControlConfig = ControlConfig()
+    """Where a pipeline keeps what it must remember."""
+    log: LogConfig = LogConfig()
+    """The change log between source and targets."""
+    spark: SparkConfig = SparkConfig()
+    """The Spark session that targets are written with."""
+    slice: SliceConfig = SliceConfig()
+    """How much of the change log is applied at a time."""
+    limits: LimitsConfig = LimitsConfig()
+    """Bounds that keep a bad source from taking the pipeline down."""
+    max_buffered_messages: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 1000
+    """How many messages are read ahead of a slow target, per partition."""
+    schema_monitor_interval_seconds: Annotated[float, Field(gt=0), _KAFKA_ONLY] = 30.0
+    """How often the schema registry is asked for new versions."""
+    lag_monitor_interval_seconds: Annotated[
+        float, Field(gt=0), NotYet("has no effect in this release", _ASK, refuse=False)
+    ] = 15.0
+    """How often lag is logged."""
+    stop_on_incompatible_schema: Annotated[
+        bool,
+        NotYet(
+            "is not in this release",
+            "A change that a target cannot take exactly always halts; see schema_evolution. Remove the key.",
+        ),
+    ] = False
+    """Halt on a schema that the registry calls incompatible."""
+    health_port: Annotated[int, Field(ge=0, le=65535), NotYet(_NO_HEALTH, _ASK, refuse=False)] = 8080
+    """The port of the health server."""
+    health_enabled: Annotated[bool, NotYet(_NO_HEALTH, _ASK, values=("True",), refuse=False)] = True
+    """Whether the health server runs."""
+
+    def control_root(self, pipeline_id: str) -> Path:
+        """Return the folder that holds what the pipeline must remember."""
+        return self.control.root / pipeline_id
+
+    def log_root(self, pipeline_id: str) -> Path:
+        """Return the folder of the pipeline's change log."""
+        return self.log.root / pipeline_id if self.log.root else self.control_root(pipeline_id) / "log"

@@ -1,0 +1,70 @@
+"""A type name is a module name: `source_type: postgres` is `tailrace.sources.postgres`.
+
+Plugins are found by looking, never registered, so adding one is adding its file. Only names of files
+in the package are imported, whatever a configuration says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+from tailrace.config.problem import nearest, quoted
+from tailrace.core.errors import Misconfigured, NotReady
+
+
+class Kind(StrEnum):
+    """The packages that hold plugins."""
+
+    SOURCE = "sources"
+    TARGET = "targets"
+
+    @property
+    def key(self) -> str:
+        """The key that names a plugin of this kind in a pipeline file."""
+        return "source_type" if self is Kind.SOURCE else "sink_type"
+
+
+_PLANNED = {
+    Kind.SOURCE: {"postgres", "mysql", "kafka", "convex", "files"},
+    Kind.TARGET: {"delta", "iceberg", "parquet", "postgres", "mysql", "sqlite", "duckdb", "webhook"},
+}
+
+
+def available(kind: Kind) -> list[str]:
+    """Return the types that this release has."""
+    places = importlib.import_module(f"tailrace.{kind}").__path__
+    return sorted(module.name for module in pkgutil.iter_modules(places) if not module.name.startswith("_"))
+
+
+def options_of(kind: Kind, name: str) -> type[BaseModel]:
+    """Return the model of the settings of the type called `name`."""
+    types = available(kind)
+    if name in _PLANNED[kind] and name not in types:
+        raise Misconfigured("not-available", f"{kind.key} {quoted(name)} is not in this release", _choice(name, types))
+    if name not in types:
+        raise Misconfigured("unknown-type", f"{kind.key} {quoted(name)} is unknown", _choice(name, types))
+    try:
+        module = importlib.import_module(f"tailrace.{kind}.{name}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "tailrace"):
+            raise
+        extra = "embedded" if kind is Kind.SOURCE else name
+        raise NotReady(
+            "missing-extra",
+            f"{kind.key} {quoted(name)} needs the Python package {quoted(missing)}, which is not installed",
+            f"Run: pip install 'tailrace[{extra}]'",
+        ) from error
+    options = getattr(module, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, BaseModel)):
+        raise Misconfigured("unknown-type", f"{kind.key} {quoted(name)} is unknown", _choice(name, types))
+    return options
+
+
+def _choice(name: str, types: list[str]) -> str:
+    near = nearest(name, types)
+    return f"Available are: {', '.join(types)}." + (f" Did you mean {quoted(near)}?" if near else "")

@@ -1,0 +1,92 @@
+"""Dead letters: events that can never be applied, kept where they can be read and replayed.
+
+One JSON file per event, named after the event's place in the log, so that keeping it again replaces
+it. An event is kept before the progress of its target passes it. Over the limit the pipeline halts: a
+flood of rejects is a misunderstanding, not bad luck.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tailrace.control.state import sync_folder, write_durably
+from tailrace.core.errors import Halt
+from tailrace.core.table import file_name
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An event as the log has it, and why it was rejected; `reason` is `code: words`."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+
+class Rejects:
+    """The dead letters of one pipeline, in a folder per target."""
+
+    def __init__(self, folder: Path, *, enabled: bool, limit: int) -> None:
+        self._folder = folder
+        self._enabled = enabled
+        self.limit = limit
+
+    def put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
+        """Keep `rejected` durably, or halt if dead letters are off or there are too many."""
+        folder = self._folder / file_name(target)
+        for event in rejected:
+            if not self._enabled:
+                raise Halt(
+                    "event-rejected",
+                    f'an event of "{event.topic}" at offset {event.offset} cannot be applied: {event.reason}',
+                    "Mend the source row, or set dlq.enabled to true to keep such events aside and go on.",
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{log}-{event.partition:04d}-{event.offset:016d}.json"
+            temporary = path.with_name(f".{path.name}.tmp")
+            write_durably(temporary, json.dumps(_document(event, target)).encode())
+            temporary.replace(path)
+        if self._enabled and folder.is_dir():
+            sync_folder(folder)
+            if (count := self.count(target)) > self.limit:
+                raise Halt(
+                    "too-many-rejects",
+                    f'target "{target}" has {count} dead letters, and limits.max_rejects is {self.limit}',
+                    f'Look at "{folder}" for the reason. Mend it, or raise limits.max_rejects.',
+                )
+
+    def count(self, target: str) -> int:
+        """Return how many events of `target` were rejected."""
+        folder = self._folder / file_name(target)
+        return sum(1 for path in folder.glob("*.json")) if folder.is_dir() else 0
+
+
+def _document(event: Rejected, target: str) -> dict[str, object]:
+    return {
+        "key": _text(event.key),
+        "value": _text(event.value),
+        "dlq.source_topic": event.topic,
+        "dlq.source_partition": event.partition,
+        "dlq.source_offset": event.offset,
+        "dlq.error_type": event.reason.partition(":")[0],
+        "dlq.error_message": event.reason,
+        "dlq.timestamp": datetime.now(UTC).isoformat(),
+        "dlq.sink_id": target,
+    }
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(value).decode()

@@ -1,0 +1,26 @@
+"""What a source hands over: some rows, and where the source stands once they are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tailrace.core.checkpoint import Checkpoint
+from tailrace.core.table import Table
+
+Rows = TypeVar("Rows", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Rows]):
+    """A stretch of a source between two checkpoints.
+
+    `since` and `checkpoint` make pages a chain: the log appends a page only behind the one it
+    follows. `schemas` holds, by fingerprint, every table schema that the rows refer to.
+    """
+
+    rows: Rows
+    since: Checkpoint | None
+    checkpoint: Checkpoint
+    schemas: Mapping[str, Table] = field(default_factory=dict)

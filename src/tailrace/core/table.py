@@ -1,0 +1,250 @@
+"""The shape of a table, and how the shape of one fits another.
+
+Types are the names Spark SQL gives them (`bigint`, `decimal(10,2)`, `array<string>`): one vocabulary
+for sources, engine and targets. `fit` decides what a target must change to take a source's rows; a
+target obeys and never decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tailrace.core.errors import Halt, Misconfigured
+
+Scalar = str | int | float | bool | None
+
+RESERVED = "_cdc_"
+"""Columns of ours start like this; a source's column may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its type here, and how its value is written in a message.
+
+    `encoding` is the envelope's word for the wire form (for example `date-days`, `base64`), empty
+    where JSON's own form will do. `default` is what rows written before the column existed hold.
+    """
+
+    name: str
+    type: str
+    nullable: bool = True
+    encoding: str = ""
+    default: Scalar = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a source: `name` is qualified (`public.orders`), `keys` identify a row."""
+
+    name: str
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """Return the column called `name`; a KeyError if there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form that is stored; `table_from_json` is its inverse."""
+        return {
+            "name": self.name,
+            "keys": list(self.keys),
+            "columns": [
+                {
+                    "name": c.name,
+                    "type": c.type,
+                    "nullable": c.nullable,
+                    "encoding": c.encoding,
+                    "default": c.default,
+                }
+                for c in self.columns
+            ],
+        }
+
+    def fingerprint(self) -> str:
+        """Return a short text that two tables share only if they are equal."""
+        text = json.dumps(self.to_json(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def table_from_json(stored: Mapping[str, object]) -> Table:
+    """Return the table that `to_json` made."""
+    columns, keys = stored["columns"], stored["keys"]
+    if not isinstance(columns, list) or not isinstance(keys, list):
+        raise ValueError("not a table")
+    return Table(str(stored["name"]), tuple(Column(**column) for column in columns), tuple(keys))
+
+
+class Evolution(StrEnum):
+    """What to do when the source's table has grown: the `schema_evolution` of a target."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+    ALTER = "alter"
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a source's table goes into a target's: what to add, what to widen, what is left out."""
+
+    table: Table
+    """The target's table as it will be: the rows of a batch have these columns."""
+    create: bool = False
+    add: tuple[Column, ...] = ()
+    widen: tuple[Column, ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Columns and changes of type that the policy leaves out, as sentences for a warning."""
+
+
+def fit(have: Table | None, want: Table, policy: Evolution) -> Fit:
+    """Decide how rows shaped like `want` go into a target shaped like `have`.
+
+    A column that the source dropped stays in the target: rows keep what they have. A type that is
+    narrower in the source than in the target is stored in the target's type. Anything that cannot be
+    stored exactly halts; nothing is ever cut to fit.
+    """
+    _refuse_bad_names(want)
+    if have is None:
+        return Fit(want, create=True)
+    if have.keys and have.keys != want.keys:
+        raise Halt(
+            "key-changed",
+            f'table "{want.name}" is keyed by {list(want.keys)} in the source and by {list(have.keys)} in the target',
+            "Rows of two keys cannot live in one table. Write to a new target table, or set primary_key for it.",
+        )
+    _refuse_case_twins([*have.names(), *want.names()], want.name)
+    add, widen, skipped = [], [], []
+    columns = {column.name: column for column in have.columns}
+    for column in want.columns:
+        old = columns.get(column.name)
+        if old is None:
+            if policy is Evolution.SKIP:
+                skipped.append(f'column "{column.name}" {column.type} is new and left out')
+            else:
+                add.append(column)
+        elif old.type != column.type and not widens(column.type, old.type):
+            if not widens(old.type, column.type):
+                raise Halt(
+                    "type-changed",
+                    f'column "{column.name}" of table "{want.name}" became {column.type} in the source '
+                    f"and is {old.type} in the target",
+                    "This is not a widening, so no stored value may be converted silently. "
+                    "Change the column in the target, or write to a new target table.",
+                )
+            if policy is Evolution.SKIP:
+                skipped.append(f'column "{column.name}" became {column.type} and stays {old.type}')
+            else:
+                widen.append(column)
+    if policy is Evolution.FAIL and (add or widen):
+        change = add[0] if add else widen[0]
+        what = "has no column" if add else f"cannot widen to {change.type} the column"
+        raise Halt(
+            "schema-refused",
+            f'table "{want.name}" {what} "{change.name}" in the target',
+            "Change it there, or set schema_evolution to alter or skip for this target.",
+        )
+    for column in widen:
+        columns[column.name] = Column(column.name, column.type)
+    for column in add:
+        columns[column.name] = Column(column.name, column.type, default=column.default)
+    return Fit(Table(want.name, tuple(columns.values()), want.keys), False, tuple(add), tuple(widen), tuple(skipped))
+
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def widens(old: str, new: str) -> bool:
+    """Say whether every value of type `old` is exactly a value of type `new`."""
+    if old == new:
+        return True
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS.index(old) < _INTEGERS.index(new)
+    if decimal := _DECIMAL.fullmatch(new):
+        precision, scale = map(int, decimal.groups())
+        if old in _INTEGERS:
+            return precision - scale >= _DIGITS[old]
+        if smaller := _DECIMAL.fullmatch(old):
+            old_precision, old_scale = map(int, smaller.groups())
+            return scale >= old_scale and precision - scale >= old_precision - old_scale
+    return (old, new) in {
+        ("float", "double"),
+        ("tinyint", "float"),
+        ("smallint", "float"),
+        ("tinyint", "double"),
+        ("smallint", "double"),
+        ("int", "double"),
+        ("date", "timestamp_ntz"),
+    }
+
+
+def _refuse_bad_names(table: Table) -> None:
+    for column in table.columns:
+        if column.name.lower().startswith(RESERVED):
+            raise Halt(
+                "reserved-column",
+                f'column "{column.name}" of table "{table.name}" starts with "{RESERVED}"',
+                "Names that start so are ours. Leave the column out with columns, or rename it in the source.",
+            )
+    _refuse_case_twins(table.names(), table.name)
+
+
+def _refuse_case_twins(names: Iterable[str], table: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise Halt(
+                "case-collision",
+                f'columns "{other}" and "{name}" of table "{table}" differ only in case',
+                "Spark tables do not tell them apart. Leave one out with columns, or rename it in the source.",
+            )
+
+
+def target_names(tables: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the target's name for each source table: its own, with its schema where two would collide."""
+    bare = [table.rsplit(".", 1)[-1].lower() for table in tables]
+    names = {}
+    for table, short in zip(tables, bare, strict=True):
+        own = table.rsplit(".", 1)[-1] if bare.count(short) == 1 else table.replace(".", "_")
+        names[table] = chosen.get(table, own)
+    folded: dict[str, str] = {}
+    for table, name in names.items():
+        other = folded.setdefault(file_name(name).lower(), table)
+        if other != table:
+            raise Misconfigured(
+                "name-collision",
+                f'tables "{other}" and "{table}" would both be written to "{name}"',
+                "Give one of them a name of its own under tables.",
+            )
+    return names
+
+
+def file_name(name: str) -> str:
+    """Return `name` as one path segment: equal for equal names only, and never special to a file system."""
+    encoded = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else _percent(char) for char in name)
+    if len(encoded) > 120:
+        return encoded[:80] + "%." + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    if _DEVICE.fullmatch(encoded):
+        return _percent(encoded[0]) + encoded[1:]
+    return encoded or "%"
+
+
+_DEVICE = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]", re.IGNORECASE)
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))

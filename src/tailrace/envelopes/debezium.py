@@ -1,0 +1,145 @@
+"""Debezium's message as columns: JSON without the Connect schema block, typed by the table's schema.
+
+`open_rows` turns log rows of one table, written with one schema, into
+
+    _cdc_op  _cdc_position  _cdc_changed_at  _cdc_offset  _cdc_unchanged  _cdc_problem  and the table's columns
+
+with column expressions only. `_cdc_problem` says why a message could not be read, or is NULL.
+
+The position of a Postgres change is its LSN. It is total per key: a change waits for the row lock, so
+two changes of one row never share an LSN, and the later one has the greater; rows of one bulk insert
+may share it but differ in key. Snapshot rows lie below every change of their epoch (see core.position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tailrace.core.change import Op
+from tailrace.core.position import Phase
+from tailrace.core.table import Column, Table
+
+_RAW = {
+    "decimal-text": "string",
+    "date-days": "int",
+    "timestamp-micros": "bigint",
+    "timestamp-iso": "string",
+    "time-micros": "bigint",
+    "base64": "string",
+}
+
+
+def quoted(name: str) -> str:
+    """Return `name` as Spark SQL writes an identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
+    """Open the messages of one table; see the module for the columns that come out."""
+    image = ", ".join(f"{quoted(column.name)}: {_raw_type(column)}" for column in table.columns)
+    schema = (
+        f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, "
+        "source struct<lsn: bigint, ts_ms: bigint, snapshot: string>, _corrupt string"
+    )
+    options = {"columnNameOfCorruptRecord": "_corrupt"}
+    message = F.when(F.octet_length("value") <= max_bytes, F.from_json(F.col("value").cast("string"), schema, options))
+    parsed = rows.select("topic", "partition", "offset", F.octet_length("value").alias("_bytes"), message.alias("m"))
+    op = F.col("m.op")
+    raw = {
+        column.name: F.when(op == Op.DELETE.value, F.col(f"m.before.{quoted(column.name)}")).otherwise(
+            F.col(f"m.after.{quoted(column.name)}")
+        )
+        for column in table.columns
+    }
+    images = parsed.select("*", *(raw[name].alias(f"raw.{n}") for n, name in enumerate(raw)))
+    values = {
+        column.name: _decode(column.encoding, column.type)(F.col(f"`raw.{n}`"))
+        for n, column in enumerate(table.columns)
+    }
+    return images.select(
+        op.alias("_cdc_op"),
+        _position(op, epoch).alias("_cdc_position"),
+        F.timestamp_millis("m.source.ts_ms").alias("_cdc_changed_at"),
+        F.col("topic").alias("_cdc_topic"),
+        F.col("partition").alias("_cdc_partition"),
+        F.col("offset").alias("_cdc_offset"),
+        F.coalesce(F.col("m.unchanged"), F.array().cast("array<string>")).alias("_cdc_unchanged"),
+        _problem(table, values, max_bytes).alias("_cdc_problem"),
+        *(values[name].alias(name) for name in values),
+    )
+
+
+def _position(op: Expression, epoch: int) -> Expression:
+    snapshot = F.coalesce(F.col("m.source.snapshot"), F.lit("false")) != "false"
+    phase = (
+        F.when((op == Op.TRUNCATE.value) & snapshot, Phase.RESET.value)
+        .when(op == Op.READ.value, Phase.SNAPSHOT.value)
+        .otherwise(Phase.CHANGE.value)
+    )
+    place = F.lpad(F.lower(F.hex(F.col("m.source.lsn"))), 16, "0")
+    return F.concat(F.lit(f"{epoch:04x}."), phase.cast("string"), F.lit("."), place)
+
+
+def _problem(table: Table, values: dict[str, Expression], max_bytes: int) -> Expression:
+    """Why this message cannot be read: the first reason found, or NULL."""
+    image = F.when(F.col("m.op") == Op.DELETE.value, F.col("m.before").isNull()).otherwise(F.col("m.after").isNull())
+    problem = (
+        F.when(F.col("_bytes") > max_bytes, F.concat(F.lit("too-large: "), F.col("_bytes"), F.lit(" bytes")))
+        .when(F.col("_bytes").isNull(), "no-value: the message is empty")
+        .when(F.col("m._corrupt").isNotNull() | F.col("m.op").isNull(), "malformed: not a message of this table")
+        .when(~F.col("m.op").isin([op.value for op in Op]), F.concat(F.lit("unknown-op: "), F.col("m.op")))
+        .when(F.col("m.source.lsn").isNull(), "missing-position: the message has no source.lsn")
+        .when((F.col("m.op") != Op.TRUNCATE.value) & image, "missing-image: the message has no row")
+    )
+    for n, column in enumerate(table.columns):
+        if _can_fail(column.encoding):
+            failed = F.col(f"`raw.{n}`").isNotNull() & values[column.name].isNull()
+            problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
+    return problem
+
+
+def _raw_type(column: Column) -> str:
+    if column.encoding.startswith("array:"):
+        return f"array<{_RAW[column.encoding.removeprefix('array:')]}>"
+    return _RAW.get(column.encoding, column.type)
+
+
+def _can_fail(encoding: str) -> bool:
+    return encoding.removeprefix("array:") in ("decimal-text", "timestamp-iso")
+
+
+def _decode(encoding: str, type_name: str) -> Callable[[Expression], Expression]:
+    if encoding.startswith("array:"):
+        element = _decode(encoding.removeprefix("array:"), type_name.removeprefix("array<").removesuffix(">"))
+        # An array with an element that cannot be read is no array at all: it must be rejected, not patched.
+        return lambda value: F.when(
+            ~F.exists(value, lambda e: e.isNotNull() & element(e).isNull()), F.transform(value, element)
+        )
+    decoders: dict[str, Callable[[Expression], Expression]] = {
+        "": lambda value: value,
+        "decimal-text": lambda value: value.try_cast(type_name),
+        "date-days": F.date_from_unix_date,
+        "timestamp-micros": lambda value: F.timestamp_micros(value).cast("timestamp_ntz"),
+        "timestamp-iso": lambda value: value.try_cast("timestamp"),
+        "time-micros": _time_text,
+        "base64": F.unbase64,
+    }
+    return decoders[encoding]
+
+
+def _time_text(micros: Expression) -> Expression:
+    """Write microseconds since midnight as Postgres shows a time: `08:30:00` or `08:30:00.25`."""
+    seconds = F.floor(micros / 1_000_000).cast("bigint")
+    fraction = F.pmod(micros, F.lit(1_000_000))
+    clock = F.format_string(
+        "%02d:%02d:%02d",
+        F.floor(seconds / 3600).cast("bigint"),
+        F.floor(seconds % 3600 / 60).cast("bigint"),
+        seconds % 60,
+    )
+    text = F.rtrim(F.concat(F.lit("."), F.lpad(fraction.cast("string"), 6, "0")), F.lit("0"))
+    return F.when(micros.isNotNull(), F.concat(clock, F.when(fraction == 0, "").otherwise(text)))

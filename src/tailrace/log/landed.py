@@ -1,0 +1,354 @@
+"""The change log we write: Parquet files in a folder, one per page, in the order of the source.
+
+    <root>/<log>/pages/0000000000000000-0000000000016383-s.parquet     a page of the snapshot
+    <root>/<log>/pages/0000000000016384-0000000000020011-t.parquet     a page after it
+    <root>/<log>/schemas/<fingerprint>.json                            what the rows of a page look like
+
+A file's name carries its range of offsets; its footer carries what it holds and the two checkpoints it
+lies between. It is written under another name, made durable, and then renamed, so it is there whole or
+not at all, and the newest page is itself a copy of the checkpoint that it earned: a crash between the
+append and the saved checkpoint costs nothing and repeats nothing.
+
+A snapshot is visible to readers once it is complete. Half a snapshot equals the source at no position,
+and one that was interrupted is taken again from the start.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.core import checkpoint as checkpoints
+from tailrace.core.checkpoint import Checkpoint, Snapshotting
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.failpoint import failpoint
+from tailrace.core.page import Page
+from tailrace.core.table import Table, table_from_json
+from tailrace.envelopes import rows as landed_rows
+from tailrace.log.slice import Contents, Slice, total
+
+_FOOTER = b"tailrace"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    first: int
+    last: int
+    snapshot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    contents: Contents
+    since: Checkpoint | None
+    checkpoint: Checkpoint
+
+
+class LandedLog:
+    """The change log of one life of a pipeline, in a folder of its own."""
+
+    ordered = True
+    """Changes of one key lie in the log in the order of their positions."""
+
+    def __init__(self, folder: Path, name: str, epoch: int) -> None:
+        self.name = name
+        self.epoch = epoch
+        self._pages = folder / name / "pages"
+        self._schemas = folder / name / "schemas"
+        self._known: dict[str, Table] = {}
+        self._footers: dict[Path, _Footer] = {}
+        self._listed: list[_File] | None = None
+        self._at: Checkpoint | None = None
+        self._grown = threading.Condition()
+
+    # -- the pump's side
+
+    def recover(self, saved: Checkpoint | None) -> Checkpoint | None:
+        """Return where the log really stands: the page after `saved` may have been appended.
+
+        An unfinished snapshot is cleared away, together with what a crash left half written. A checkpoint
+        that was lost is taken from the newest page; a log that was lost cannot be taken from anywhere.
+        """
+        if saved is not None and not self._pages.is_dir():
+            raise _gap(f'the change log at "{self._pages}" is gone')
+        with self._grown, self._writing():
+            self._pages.mkdir(parents=True, exist_ok=True)
+            for leftover in self._pages.glob(".*"):
+                leftover.unlink()
+            # A page that was renamed just before the crash counts, so its name must last from here on.
+            _sync(self._pages)
+            self._listed = None
+            files = self._files()
+            if files:
+                tail = self._footer(files[-1])
+                behind = isinstance(saved, Snapshotting) and not files[-1].snapshot
+                saved = tail.checkpoint if behind or saved in (None, tail.since) else saved
+            if isinstance(saved, Snapshotting):
+                for file in reversed(files):
+                    file.path.unlink()
+                self._listed = None
+                # The next snapshot may use these names again.
+                self._footers.clear()
+            self._at = saved
+            return saved
+
+    def append(self, page: Page[pa.Table]) -> None:
+        """Make the rows of `page` durable and visible; appending it again does nothing."""
+        files = self._files()
+        if files and (tail := self._footer(files[-1])).since == page.since and tail.checkpoint == page.checkpoint:
+            return
+        if page.since != self._at:
+            raise Halt(
+                "broken-chain",
+                f"a page follows {page.since}, and the log stands at {self._at}",
+                "This is a defect: please report it. The log was left as it is.",
+            )
+        first = files[-1].last + 1 if files else 0
+        ends_snapshot = bool(files) and files[-1].snapshot and not isinstance(page.checkpoint, Snapshotting)
+        if page.rows.num_rows or ends_snapshot:
+            with self._writing():
+                self._write_schemas(page)
+                self._write(page, first)
+        with self._grown:
+            self._at = page.checkpoint
+            self._grown.notify_all()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Retryable(
+                "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "log-write",
+                f'the change log at "{self._pages}" could not be written: {error.strerror or error}',
+                "Free some space on its disk, or set log.root to another one.",
+            ) from error
+
+    def _write_schemas(self, page: Page[pa.Table]) -> None:
+        self._schemas.mkdir(parents=True, exist_ok=True)
+        for fingerprint, table in page.schemas.items():
+            path = self._schemas / f"{fingerprint}.json"
+            if fingerprint not in self._known and not path.exists():
+                temporary = path.with_name(f".{path.name}.tmp")
+                _write_durably(temporary, json.dumps(table.to_json()).encode())
+                temporary.replace(path)
+                _sync(self._schemas)
+            self._known[fingerprint] = table
+
+    def _write(self, page: Page[pa.Table], first: int) -> None:
+        last = first + page.rows.num_rows - 1
+        phase = "s" if isinstance(page.checkpoint, Snapshotting) else "t"
+        path = self._pages / f"{first:016d}-{last:016d}-{phase}.parquet"
+        temporary = path.with_name(f".{path.name}.tmp")
+        self._pages.mkdir(parents=True, exist_ok=True)
+        failpoint("C05")
+        try:
+            self._write_parquet(temporary, page, first)
+            failpoint("C08")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync(self._pages)
+        self._files().append(_File(path, first, last, phase == "s"))
+        failpoint("C09")
+
+    def _write_parquet(self, temporary: Path, page: Page[pa.Table], first: int) -> None:
+        table = _with_offsets(page.rows, first)
+        by_topic = _by_topic(table)
+        contents = _contents(by_topic)
+        footer = {
+            "counts": [[topic, fingerprint, count] for (topic, fingerprint), count in contents.counts.items()],
+            "features": {topic: sorted(found) for topic, found in contents.features.items()},
+            "since": None if page.since is None else checkpoints.to_json(page.since),
+            "checkpoint": checkpoints.to_json(page.checkpoint),
+        }
+        with temporary.open("wb") as file:
+            with pq.ParquetWriter(
+                file,
+                landed_rows.ARROW,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=["topic", "headers.list.element.key", "headers.list.element.value"],
+                write_statistics=["topic", "offset"],
+            ) as writer:
+                # One row group per topic: a reader of one table skips the others by their statistics.
+                for part in by_topic:
+                    writer.write_table(part)
+                failpoint("C06")
+                writer.add_key_value_metadata({_FOOTER: json.dumps(footer).encode()})
+            file.flush()
+            failpoint("C07")
+            os.fsync(file.fileno())
+
+    # -- the drain's side
+
+    def head(self) -> int:
+        """Return the last offset that readers may see; -1 if there is none."""
+        files = self._visible()
+        return files[-1].last if files else -1
+
+    def slice(self, after: int, max_rows: int, upto: int | None = None) -> Slice | None:
+        """Return the next rows after offset `after`, about `max_rows` of them; `None` if there are none.
+
+        It ends with a page and does not go beyond the page that holds `upto`.
+        """
+        chosen: list[_File] = []
+        needed = after + 1
+        for file in self._visible():
+            if file.last < needed:
+                continue
+            if file.first > needed:
+                raise _gap(f"the change log goes on at offset {file.first}, and {needed} is needed")
+            too_many = chosen and file.last - chosen[0].first + 1 > max_rows
+            if too_many or (upto is not None and file.first > upto):
+                break
+            chosen.append(file)
+            needed = file.last + 1
+        if not chosen:
+            if after > self.head():
+                raise _gap(f"the change log ends at offset {self.head()}, and {needed} is needed")
+            return None
+        paths = [str(file.path) for file in chosen]
+
+        def read(spark: SparkSession) -> DataFrame:
+            return spark.read.schema(landed_rows.SPARK).parquet(*paths)
+
+        return Slice(after, chosen[-1].last, total(self._footer(file).contents for file in chosen), read)
+
+    def schema(self, fingerprint: str) -> Table:
+        """Return the table schema that rows with `fingerprint` were written with."""
+        if fingerprint not in self._known:
+            path = self._schemas / f"{fingerprint}.json"
+            try:
+                self._known[fingerprint] = table_from_json(json.loads(path.read_text()))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise _corrupt(f'schema "{path}"', error) from error
+        return self._known[fingerprint]
+
+    def wait(self, seconds: float) -> None:
+        """Return when a page was appended, or after `seconds`."""
+        with self._grown:
+            self._grown.wait(seconds)
+
+    def expire(self, upto: int, older_than: timedelta) -> int:
+        """Remove pages that end at or before `upto` and are older than `older_than`; return how many.
+
+        The newest page always stays: it holds the checkpoint.
+        """
+        oldest = (datetime.now(UTC) - older_than).timestamp()
+        expired = [f for f in self._visible()[:-1] if f.last <= upto and f.path.stat().st_mtime < oldest]
+        for file in expired:
+            file.path.unlink()
+            self._footers.pop(file.path, None)
+            self._files().remove(file)
+        return len(expired)
+
+    # -- files
+
+    def _files(self) -> list[_File]:
+        # Under the lock: a reader that lists while the pump appends must not put back the shorter list.
+        with self._grown:
+            if self._listed is None:
+                found = []
+                for path in self._pages.glob("*.parquet"):
+                    first, last, phase = path.stem.split("-")
+                    found.append(_File(path, int(first), int(last), phase == "s"))
+                self._listed = sorted(found, key=lambda file: (file.first, file.last))
+            return self._listed
+
+    def _visible(self) -> list[_File]:
+        files = list(self._files())
+        return files if files and not files[-1].snapshot else []
+
+    def _footer(self, file: _File) -> _Footer:
+        if file.path not in self._footers:
+            try:
+                stored = json.loads((pq.read_metadata(file.path).metadata or {})[_FOOTER])
+            except (OSError, KeyError, ValueError) as error:
+                raise _corrupt(f'page "{file.path}"', error) from error
+            self._footers[file.path] = _Footer(
+                Contents(
+                    {(topic, fingerprint): count for topic, fingerprint, count in stored["counts"]},
+                    {topic: frozenset(found) for topic, found in stored["features"].items()},
+                ),
+                None if stored["since"] is None else checkpoints.from_json(stored["since"]),
+                checkpoints.from_json(stored["checkpoint"]),
+            )
+        return self._footers[file.path]
+
+
+def _corrupt(what: str, error: Exception) -> Halt:
+    return Halt(
+        "corrupt-log",
+        f"{what} of the change log cannot be read: {error}",
+        "Restore the file. If that is not possible, run cdc undeploy and then cdc run, which takes a new snapshot.",
+    )
+
+
+def _gap(what: str) -> Halt:
+    return Halt(
+        "log-gap",
+        what,
+        "Pages that were still needed were removed. Restore them, or run cdc undeploy and then cdc run, "
+        "which takes a new snapshot.",
+    )
+
+
+def _with_offsets(rows: pa.Table, first: int) -> pa.Table:
+    count = rows.num_rows
+    columns = {
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
+        "offset": pa.array(range(first, first + count), pa.int64()),
+    }
+    return pa.Table.from_arrays(
+        [columns[name] if name in columns else rows[name] for name in landed_rows.COLUMNS],
+        schema=landed_rows.ARROW,
+    )
+
+
+def _by_topic(table: pa.Table) -> Sequence[pa.Table]:
+    topics = pc.unique(table["topic"]).to_pylist()
+    if len(topics) == 1:
+        return [table]
+    return [table.filter(pc.equal(table["topic"], topic)) for topic in sorted(topics)]
+
+
+def _contents(by_topic: Sequence[pa.Table]) -> Contents:
+    counts, features = {}, {}
+    for part in by_topic:
+        topic = part["topic"][0].as_py()
+        fingerprints = pc.struct_field(pc.list_flatten(part["headers"]), "value")
+        if unsigned := part.num_rows - len(fingerprints):
+            counts[topic, ""] = unsigned
+        for entry in pc.value_counts(fingerprints).to_pylist():
+            counts[topic, entry["values"].decode()] = entry["counts"]
+        features[topic] = landed_rows.features(part["value"])
+    return Contents(counts, features)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

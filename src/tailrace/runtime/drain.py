@@ -1,0 +1,121 @@
+"""The second loop: fold the change log into one target, slice by slice.
+
+The target's own marks decide what is new, so a crash anywhere repeats at most one slice, and repeating
+a slice changes nothing. Progress is saved last; it only saves reading again.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace.control.progress import Progress
+from tailrace.core.errors import Halt
+from tailrace.core.failpoint import failpoint
+from tailrace.log.slice import Slice
+from tailrace.runtime.fold import Choice, Counts, Fold
+from tailrace.runtime.report import Reporter
+
+
+class ChangeLog(Protocol):
+    """The end of a change log that is read."""
+
+    name: str
+
+    def slice(self, after: int, max_rows: int, upto: int | None = None) -> Slice | None:
+        """Return the next rows after offset `after`, about `max_rows`; `None` if there are none."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Return when the log has grown, or after `seconds`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a drain cuts and waits."""
+
+    max_rows: int
+    interval_seconds: float
+    threads: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What it takes to keep one target current."""
+
+    target: str
+    log: ChangeLog
+    fold: Fold
+    tables: Mapping[str, Choice]
+    """By topic."""
+    progress: Progress
+    pace: Pace
+    report: Reporter
+
+    def at(self) -> int:
+        """Return the offset up to which every table is known to be current."""
+        return self.progress.load(self.target, self.log.name)
+
+    def next_slice(self, after: int, upto: int | None = None) -> Slice | None:
+        """Return what comes after offset `after`, as far as one slice goes."""
+        return self.log.slice(after, self.pace.max_rows, upto)
+
+    def apply(self, piece: Slice) -> list[Counts]:
+        """Apply every table of `piece`, then save how far the target is.
+
+        Tables are applied side by side, each in a session of its own. If one fails, the others keep
+        what they committed: their marks are ahead of the progress, and the repeat skips them.
+        """
+        started = time.monotonic()
+        with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
+            counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
+        self.progress.save(self.target, self.log.name, piece.upto, self.fold.marks())
+        failpoint("C27")
+        self.report.slice(self.target, piece.upto, counts, time.monotonic() - started)
+        return counts
+
+    def _apply_table(self, piece: Slice, topic: str) -> Counts:
+        choice = self.tables.get(topic)
+        if choice is None:
+            raise Halt(
+                "unknown-topic",
+                f'the change log has events of "{topic}", which the pipeline does not name',
+                "Add the table to source.tables again, or run cdc undeploy and then cdc run.",
+            )
+        counts = self.fold.table(piece, topic, choice)
+        if counts.read != counts.applied + counts.superseded + counts.filtered + counts.rejected:
+            raise Halt(
+                "miscounted", f"the events of a slice do not add up: {counts}", "This is a defect: please report it."
+            )
+        return counts
+
+
+def drain(
+    work: Drain,
+    stop: threading.Event,
+    attempt: Callable[[Callable[[], list[Counts]]], list[Counts]],
+    upto: int | None = None,
+    max_slices: int | None = None,
+) -> Iterator[tuple[Slice, list[Counts]]]:
+    """Apply slices until there is nothing left up to `upto`, or, without `upto`, until stopped.
+
+    `attempt` runs one slice and repeats it while its error says that it may work next time.
+    """
+    at = work.at()
+    slices = 0
+    while not stop.is_set() and slices != max_slices:
+        piece = work.next_slice(at, upto)
+        if piece is not None:
+            yield piece, attempt(functools.partial(work.apply, piece))
+            at = piece.upto
+            slices += 1
+        elif upto is not None:
+            break
+        else:
+            work.log.wait(work.pace.interval_seconds)

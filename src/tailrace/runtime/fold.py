@@ -1,0 +1,312 @@
+"""One table of one slice, from log rows to a commit: the middle of a drain, step by step.
+
+Every step but the last reads; a crash before the commit leaves nothing, and after it the mark says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.apply import engine
+from tailrace.apply.engine import EVENTS, OFFSET, OP, POSITION, PROBLEM, UNCHANGED, column
+from tailrace.apply.target import Applied, Batch, Mark, Target
+from tailrace.control.rejects import Rejected, Rejects
+from tailrace.core.change import Op
+from tailrace.core.errors import Halt
+from tailrace.core.failpoint import failpoint
+from tailrace.core.table import Evolution, Fit, Table, fit
+from tailrace.envelopes import debezium
+from tailrace.envelopes import rows as landed_rows
+from tailrace.log.slice import Slice
+from tailrace.runtime.report import Reporter
+
+
+class Schemas(Protocol):
+    """What a fold needs to know of the log beyond the slice."""
+
+    name: str
+    epoch: int
+    ordered: bool
+
+    def schema(self, fingerprint: str) -> Table:
+        """Return the table schema that rows with `fingerprint` were written with."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the pipeline says of one table in one target."""
+
+    table: str
+    primary_key: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def of(self, table: Table, *, append: bool) -> Table:
+        """Return what is wanted of the source's `table`; halt if it cannot be kept by key."""
+        keys = () if append else self.primary_key or table.keys
+        missing = [name for name in (*keys, *self.columns) if name not in table.names()]
+        if missing:
+            raise Halt(
+                "unknown-column",
+                f'table "{table.name}" has no column "{missing[0]}"',
+                "Mend primary_key and columns of this table in the pipeline file.",
+            )
+        if not keys and not append:
+            raise Halt(
+                "no-key",
+                f'table "{table.name}" has no primary key, so its rows cannot be told apart',
+                "Give it a primary key, name one with primary_key under tables, or use mode: append.",
+            )
+        chosen = {*keys, *self.columns} if self.columns else set(table.names())
+        return Table(table.name, tuple(c for c in table.columns if c.name in chosen), tuple(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How changes go into one target: what its configuration says."""
+
+    mode: str
+    evolution: Evolution
+    max_event_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the events of one table: `read` is the sum of the four after it."""
+
+    table: str
+    read: int
+    applied: int = 0
+    superseded: int = 0
+    filtered: int = 0
+    rejected: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The events of one table in one slice, as counted while they were read."""
+
+    counted: int
+    rejected: int
+    stale: int
+    cut: int
+    high: str | None
+    taken: int
+
+    @property
+    def applied(self) -> int:
+        """Return how many events were folded in; a truncate, and what it removed, counts."""
+        return self.taken + self.cut
+
+    def reject(self, events: int) -> Tally:
+        """Move `events` from the taken to the rejected."""
+        return replace(self, taken=self.taken - events, rejected=self.rejected + events)
+
+    def counts(self, table: str, read: int, done: Applied) -> Counts:
+        """Return the account of the table: every event that was read is in it once."""
+        late = self.counted - self.rejected - self.stale - self.cut - self.taken
+        return Counts(
+            table,
+            read,
+            applied=self.applied,
+            superseded=self.stale + late,
+            rejected=self.rejected,
+            inserted=done.inserted,
+            updated=done.updated,
+            deleted=done.deleted,
+        )
+
+
+class Fold:
+    """Folds slices of one log into the tables of one target."""
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        log: Schemas,
+        target: Target,
+        rules: Rules,
+        rejects: Rejects,
+        report: Reporter,
+    ) -> None:
+        self._spark = spark
+        self._sessions: dict[str, SparkSession] = {}
+        self._log = log
+        self._target = target
+        self._rules = rules
+        self._rejects = rejects
+        self._report = report
+        self._warned: set[str] = set()
+        self._marks: dict[str, Mark] = {}
+
+    def marks(self) -> dict[str, Mark]:
+        """Return the marks of the tables that were looked at, as last seen."""
+        return dict(self._marks)
+
+    def table(self, piece: Slice, topic: str, choice: Choice) -> Counts:
+        """Apply what `piece` has of `topic` to its table; doing it again changes nothing.
+
+        Different tables may be folded at the same time: each has a session of its own.
+        """
+        spark = self._session(topic)
+        have = self._target.have(choice.table)
+        mark = self._mark(choice.table)
+        read = piece.rows_of(topic)
+        if mark.offset >= piece.upto:
+            return Counts(choice.table, read, superseded=read)
+        schemas = self._schemas(piece, topic, have)
+        if not schemas:
+            return Counts(choice.table, read, applied=read)
+        fitted, shape = self._fit(have, list(schemas.values()), choice)
+        events = self._open(spark, piece, topic, schemas, shape)
+        failpoint("C18")
+        floor = max(mark.floor, self._truncated_at(events) if piece.has(topic, landed_rows.TRUNCATE) else "")
+        seen, taken = Observation(), Observation()
+        changes = self._observed(events, mark, floor, seen)
+        if not self._log.ordered and have is not None:
+            changes = engine.newer(changes, self._target.known(choice.table), shape.keys)
+        changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
+        partial = piece.has(topic, landed_rows.PARTIAL)
+        rows = self._rows(changes, shape, partial=partial).localCheckpoint()
+        tally = Tally(**seen.get, **taken.get)
+        if tally.rejected:
+            self._reject(spark, piece, topic, events.where(column(PROBLEM).isNotNull()))
+        if partial and self._rules.mode != "append":
+            named = list(schemas.values())[-1].names()
+            orphans = self._orphans(rows, shape, named, exists=have is not None)
+            if lost := _sum(orphans, EVENTS):
+                rows = rows.join(orphans, list(shape.keys), "left_anti").localCheckpoint()
+                why = changes.join(orphans, list(shape.keys)).withColumn(PROBLEM, F.col("_why"))
+                self._reject(spark, piece, topic, why)
+                tally = tally.reject(lost)
+        if not tally.applied:
+            return tally.counts(choice.table, read, Applied())
+        self._target.evolve(choice.table, fitted)
+        new = Mark(self._log.name, piece.upto, max(mark.high, tally.high or ""), floor)
+        truncate = floor if floor > mark.floor else ""
+        left_out = frozenset(shape.names()) - set(shape.keys) if partial or len(schemas) > 1 else frozenset()
+        done = self._target.apply(Batch(shape, rows, new, truncate, left_out))
+        self._marks[choice.table] = new
+        return tally.counts(choice.table, read, done)
+
+    def _session(self, topic: str) -> SparkSession:
+        if topic not in self._sessions:
+            session = self._spark().newSession()
+            # Replanning between stages doubles the jobs of a small slice.
+            session.conf.set("spark.sql.adaptive.enabled", "false")
+            self._sessions[topic] = session
+        return self._sessions[topic]
+
+    def _mark(self, table: str) -> Mark:
+        """Return the mark in terms of this log: a table of an earlier life has nothing of this one."""
+        mark = self._target.mark(table)
+        if mark is None:
+            return Mark(self._log.name, -1)
+        if mark.log == self._log.name:
+            self._marks[table] = mark
+            return mark
+        if mark.high >= f"{self._log.epoch:04x}":
+            raise Halt(
+                "foreign-target",
+                f'table "{table}" of target "{self._target.name}" was written from another change log',
+                "Its rows are not older than this log's, so they cannot be replaced safely. Restore control.root "
+                "of the pipeline that wrote it, or write to another place.",
+            )
+        return Mark(self._log.name, -1, mark.high, mark.floor)
+
+    def _schemas(self, piece: Slice, topic: str, have: Table | None) -> dict[str, Table]:
+        """Return the schemas of the events by fingerprint, oldest first; none if there is no table to speak of."""
+        found = {name: self._log.schema(name) for name in piece.fingerprints(topic) if name}
+        if "" not in piece.fingerprints(topic):
+            return found
+        bare = next(iter(found.values()), have)
+        return {} if bare is None else {"": bare, **found}
+
+    def _fit(self, have: Table | None, schemas: Sequence[Table], choice: Choice) -> tuple[Fit, Table]:
+        want = choice.of(engine.merged(schemas), append=self._rules.mode == "append")
+        fitted = fit(have, want, self._rules.evolution)
+        for text in fitted.skipped:
+            if text not in self._warned:
+                self._warned.add(text)
+                self._report.warning(f'table "{choice.table}" in target "{self._target.name}": {text}')
+        carried = set(want.names())
+        columns = tuple(c for c in fitted.table.columns if c.name in carried)
+        return fitted, Table(choice.table, columns, want.keys)
+
+    def _open(
+        self, spark: SparkSession, piece: Slice, topic: str, schemas: Mapping[str, Table], shape: Table
+    ) -> DataFrame:
+        rows = piece.read(spark).where(F.col("topic") == topic)
+        header = F.filter("headers", lambda h: h["key"] == landed_rows.SCHEMA_HEADER)
+        written_with = F.coalesce(F.try_element_at(header, F.lit(1))["value"].cast("string"), F.lit(""))
+        opened = []
+        for fingerprint, schema in schemas.items():
+            written = rows.where(written_with == fingerprint) if len(schemas) > 1 else rows
+            messages = debezium.open_rows(written, schema, self._log.epoch, self._rules.max_event_bytes)
+            opened.append((engine.judge(messages, shape.keys), schema))
+        return engine.align(opened, shape)
+
+    def _truncated_at(self, events: DataFrame) -> str:
+        truncates = events.where((column(OP) == Op.TRUNCATE.value) & column(PROBLEM).isNull())
+        row = truncates.agg(F.max(column(POSITION))).first()
+        return (row[0] if row else None) or ""
+
+    def _observed(self, events: DataFrame, mark: Mark, floor: str, seen: Observation) -> DataFrame:
+        """Count what there is, and keep what may change a row."""
+        good = column(PROBLEM).isNull()
+        stale = good & ((column(OFFSET) <= mark.offset) | (column(POSITION) <= mark.floor))
+        append = self._rules.mode == "append"
+        gone = F.lit(False) if append else (column(OP) == Op.TRUNCATE.value) | (column(POSITION) <= floor)
+        observed = events.observe(
+            seen,
+            F.count(F.lit(1)).alias("counted"),
+            F.count_if(~good).alias("rejected"),
+            F.count_if(stale).alias("stale"),
+            F.count_if(good & ~stale & gone).alias("cut"),
+            F.max(F.when(good, column(POSITION))).alias("high"),
+        )
+        return observed.where(good & ~gone & ~stale)
+
+    def _rows(self, changes: DataFrame, shape: Table, *, partial: bool) -> DataFrame:
+        if self._rules.mode == "append":
+            return engine.as_events(changes, shape)
+        return engine.reconcile(changes, shape, partial=partial)
+
+    def _orphans(self, rows: DataFrame, shape: Table, named: Sequence[str], *, exists: bool) -> DataFrame:
+        """Return keys whose change leaves out some of the columns `named`, of a row which the target does not have."""
+        left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, named)))
+        orphans = rows.where((column(OP) == Op.UPDATE.value) & (F.size(left_out) > 0))
+        if exists:
+            alive = self._target.known(shape.name).where("_cdc_alive").select(*map(column, shape.keys))
+            orphans = orphans.join(alive, list(shape.keys), "left_anti")
+        reason = engine.without_row().alias("_why")
+        return orphans.select(*map(column, shape.keys), column(EVENTS), reason).localCheckpoint()
+
+    def _reject(self, spark: SparkSession, piece: Slice, topic: str, rejected: DataFrame) -> None:
+        # Bounded: one more than the limit is enough to halt.
+        reasons = {
+            row[0]: row[1] for row in rejected.select(OFFSET, PROBLEM).limit(self._rejects.limit + 1).toLocalIterator()
+        }
+        raw = piece.read(spark).where((F.col("topic") == topic) & F.col("offset").isin(list(reasons)))
+        events = raw.select("topic", "partition", "offset", "key", "value").toLocalIterator()
+        self._rejects.put(
+            self._target.name,
+            self._log.name,
+            (
+                Rejected(r["topic"], r["partition"], r["offset"], r["key"], r["value"], reasons[r["offset"]])
+                for r in events
+            ),
+        )
+
+
+def _sum(rows: DataFrame, name: str) -> int:
+    row = rows.agg(F.sum(column(name))).first()
+    return int(row[0] or 0) if row else 0

@@ -1,0 +1,212 @@
+"""Running a pipeline: the pump and the drains side by side, until the head or until stopped.
+
+`once` pumps to the head seen at the start, then drains all of it, so that slices are few and large.
+Otherwise each loop has a thread of its own; a target that halts holds no other back, and the run ends
+when it is stopped, when the pump halts, or when no target is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from tailrace.config.pipeline import RetryConfig
+from tailrace.control.checkpoints import Checkpoints
+from tailrace.core import checkpoint as checkpoints
+from tailrace.core.errors import Halt, TailraceError
+from tailrace.runtime.drain import Drain, drain
+from tailrace.runtime.fold import Counts
+from tailrace.runtime.pump import Log, Source, pump
+from tailrace.runtime.report import Reporter
+from tailrace.runtime.retry import attempt
+
+
+@dataclass
+class TargetReport:
+    """What a run did to one target."""
+
+    target: str
+    status: str = "waiting"
+    slices: int = 0
+    upto: int = -1
+    tables: dict[str, Counts] = field(default_factory=dict)
+    error: TailraceError | None = None
+
+    def add(self, counts: Sequence[Counts], upto: int) -> None:
+        """Count one more slice."""
+        self.slices += 1
+        self.upto = upto
+        for new in counts:
+            old = self.tables.get(new.table)
+            sums = {k: v + asdict(old)[k] for k, v in asdict(new).items() if isinstance(v, int)} if old else {}
+            self.tables[new.table] = replace(new, **sums)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form that `cdc run --json` prints."""
+        return {
+            "target": self.target,
+            "status": self.status,
+            "slices": self.slices,
+            "upto": str(self.upto),
+            "tables": [asdict(self.tables[name]) for name in sorted(self.tables)],
+            **_error_json(self.error),
+        }
+
+
+@dataclass
+class RunReport:
+    """What a run did; `to_json` is the object at the end of `cdc run --once --json`."""
+
+    pipeline_id: str
+    targets: list[TargetReport]
+    status: str = "running"
+    seconds: float = 0.0
+    pages: int = 0
+    rows: int = 0
+    checkpoint: checkpoints.Checkpoint | None = None
+    error: TailraceError | None = None
+
+    def first_error(self) -> TailraceError | None:
+        """Return the error that decides the exit code."""
+        return next((e for e in (self.error, *(t.error for t in self.targets)) if e is not None), None)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form that `cdc run --json` prints."""
+        checkpoint = None if self.checkpoint is None else checkpoints.to_json(self.checkpoint)
+        return {
+            "pipeline_id": self.pipeline_id,
+            "status": self.status,
+            "seconds": round(self.seconds, 3),
+            "pump": {"pages": self.pages, "rows": self.rows, "checkpoint": checkpoint},
+            "targets": [target.to_json() for target in self.targets],
+            **_error_json(self.error),
+        }
+
+
+def _error_json(error: TailraceError | None) -> dict[str, object]:
+    return {} if error is None else {"error": {"code": error.code, "message": str(error), "hint": error.hint}}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a run needs, built before it starts."""
+
+    pipeline_id: str
+    source: Source
+    log: Log
+    head: Callable[[], int]
+    checkpoints: Checkpoints
+    drains: Sequence[tuple[Drain, RetryConfig]]
+    retry: RetryConfig
+    report: Reporter
+    warm_up: Callable[[], object]
+    """Starts what the drains need while the pump is still reading."""
+
+
+def run(job: Job, stop: threading.Event, *, once: bool, max_slices: int | None = None) -> RunReport:
+    """Run `job` to its end; errors are in the report, never raised, so that what was done is always told."""
+    started = time.monotonic()
+    result = RunReport(job.pipeline_id, [TargetReport(work.target) for work, _ in job.drains])
+    (_run_once if once else _run_on)(job, stop, result, max_slices)
+    result.status = "failed" if result.first_error() else "stopped" if stop.is_set() else "done"
+    result.seconds = time.monotonic() - started
+    result.checkpoint = job.checkpoints.load() if result.error is None else result.checkpoint
+    return result
+
+
+def _run_once(job: Job, stop: threading.Event, result: RunReport, max_slices: int | None) -> None:
+    warming = threading.Thread(target=_quietly, args=(job.warm_up,), name="warm-up", daemon=True)
+    warming.start()
+    _pump(job, stop, result, once=True)
+    warming.join()
+    if result.error is None and not stop.is_set():
+        upto = job.head()
+        for (work, retry), target in zip(job.drains, result.targets, strict=True):
+            _drain(job, work, retry, stop, target, upto, max_slices)
+
+
+def _run_on(job: Job, stop: threading.Event, result: RunReport, max_slices: int | None) -> None:
+    def pump_until_stopped() -> None:
+        _pump(job, stop, result, once=False)
+        stop.set()
+
+    def drain_until_stopped(work: Drain, retry: RetryConfig, target: TargetReport) -> None:
+        _drain(job, work, retry, stop, target, None, max_slices)
+        if all(other.status != "waiting" for other in result.targets):
+            stop.set()
+
+    threads = [threading.Thread(target=pump_until_stopped, name="pump")]
+    for (work, retry), target in zip(job.drains, result.targets, strict=True):
+        name = f"drain {work.target}"
+        threads.append(threading.Thread(target=drain_until_stopped, args=(work, retry, target), name=name))
+    for thread in threads:
+        thread.start()
+    while not stop.wait(0.2):
+        pass
+    job.source.close()
+    for thread in threads:
+        thread.join()
+
+
+def _pump(job: Job, stop: threading.Event, result: RunReport, *, once: bool) -> None:
+    def appended(rows: int, checkpoint: checkpoints.Checkpoint) -> None:
+        result.pages += 1
+        result.rows += rows
+        job.report.page(rows, checkpoint)
+
+    try:
+        until = attempt(job.source.head, job.retry, stop, job.report) if once else None
+        work = functools.partial(pump, job.source, job.log, job.checkpoints, appended, until)
+        attempt(work, job.retry, stop, job.report)
+    except Exception as error:  # noqa: BLE001
+        result.error = _ours(error)
+        job.report.failed("source", result.error)
+
+
+def _drain(
+    job: Job,
+    work: Drain,
+    retry: RetryConfig,
+    stop: threading.Event,
+    target: TargetReport,
+    upto: int | None,
+    max_slices: int | None,
+) -> None:
+    try:
+        if upto is not None:
+            job.report.behind(work.target, work.at(), upto)
+        for piece, counts in drain(work, stop, lambda step: attempt(step, retry, stop, job.report), upto, max_slices):
+            target.add(counts, piece.upto)
+        target.status = "stopped" if stop.is_set() else "done"
+    except Exception as error:  # noqa: BLE001
+        target.status, target.error = "failed", _ours(error)
+        job.report.failed(work.target, target.error)
+
+
+def _ours(error: Exception) -> TailraceError:
+    """Return `error` as one of ours: a thread that died without a word would leave the run waiting for it."""
+    if isinstance(error, TailraceError):
+        return error
+    halt = Halt("internal", f"{type(error).__name__}: {error}", "This is a defect: please report it.")
+    halt.__cause__ = error
+    return halt
+
+
+def ours(error: Exception) -> TailraceError:
+    """Return `error` as one of ours; what no plugin expected is a defect, and is told as one."""
+    if isinstance(error, TailraceError):
+        return error
+    text = " ".join(str(error).split())[:500]
+    internal = Halt("internal", f"{type(error).__name__}: {text}", "This is a defect: please report it.")
+    internal.__cause__ = error
+    return internal
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    """Do `work` ahead of its time; whoever needs it meets the same error again, and reports it."""
+    with contextlib.suppress(Exception):
+        work()

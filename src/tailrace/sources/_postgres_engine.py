@@ -1,0 +1,139 @@
+"""How the engine is set up for PostgreSQL, and what its failures mean to us.
+
+Values reach the log exactly: numbers of any size as text, times as whole microseconds, nothing rounded. The
+engine never retries and never re-creates anything by itself; the runtime decides what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.envelopes.rows import ARROW
+from tailrace.sources._debezium.engine import Cause
+from tailrace.sources._postgres_server import MESSAGE
+
+if TYPE_CHECKING:
+    from tailrace.sources.postgres import Options
+
+_EXACT = {
+    "decimal.handling.mode": "string",
+    "time.precision.mode": "microseconds",
+    "interval.handling.mode": "string",
+    "hstore.handling.mode": "json",
+    "binary.handling.mode": "bytes",
+    "include.unknown.datatypes": "true",
+    "column.propagate.source.type": ".*",
+    "schema.name.adjustment.mode": "none",
+    "field.name.adjustment.mode": "none",
+    "tombstones.on.delete": "false",
+    "skipped.operations": "none",
+}
+
+_CAREFUL = {
+    "publication.autocreate.mode": "disabled",
+    "lsn.flush.mode": "connector",
+    "slot.drop.on.stop": "false",
+    "slot.max.retries": "0",
+    "retriable.restart.connector.wait.ms": "100",
+    "event.processing.failure.handling.mode": "fail",
+    "event.converting.failure.handling.mode": "fail",
+    "database.query.timeout.ms": "0",
+    "driver.connectTimeout": "10",
+}
+
+
+def engine_config(
+    options: Options, tables: Iterable[str], batch_rows: int, heartbeat_seconds: float, *, fresh: bool
+) -> dict[str, str]:
+    """Return the engine's settings; `fresh` means that it makes the slot and reads the rows that are there."""
+    return {
+        **_EXACT,
+        **_CAREFUL,
+        "name": "tailrace",
+        "topic.prefix": "tailrace",
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "database.hostname": options.host,
+        "database.port": str(options.port),
+        "database.user": options.username,
+        "database.password": options.password.get_secret_value(),
+        "database.dbname": options.database,
+        "plugin.name": "pgoutput",
+        "slot.name": options.slot_name,
+        "publication.name": options.publication_name,
+        "table.include.list": ",".join(re.sub(r"([^A-Za-z0-9_])", r"\\\1", table) for table in tables),
+        "snapshot.mode": "initial" if fresh else "no_data",
+        "snapshot.fetch.size": "10000",
+        "max.batch.size": str(batch_rows),
+        "max.queue.size": str(4 * batch_rows),
+        "max.queue.size.in.bytes": str(128 << 20),
+        "poll.interval.ms": "50",
+        "heartbeat.interval.ms": str(int(heartbeat_seconds * 1000)),
+        "heartbeat.action.query": MESSAGE,
+    }
+
+
+def reset_rows(topic_prefix: str, tables: Mapping[str, object]) -> pa.Table:
+    """Return one row per table that says: what the target has of it is void, the snapshot starts it anew."""
+    value = json.dumps(
+        {"op": "t", "before": None, "after": None, "source": {"lsn": 0, "ts_ms": 0, "snapshot": True}},
+        separators=(",", ":"),
+    )
+    count = len(tables)
+    schema = pa.schema([ARROW.field(name) for name in ("topic", "key", "value", "timestamp", "headers")])
+    columns = [
+        [f"{topic_prefix}.{table}" for table in tables],
+        [None] * count,
+        [value.encode()] * count,
+        [0] * count,
+        [[] for _ in tables],
+    ]
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+_LOST = re.compile(
+    r"can no longer get changes from replication slot|has been invalidated|WAL segment .* has already been removed"
+    r"|has been removed from the database write-ahead log|(replication slot|publication) .* does not exist"
+    r"|came where .* was expected",
+    re.DOTALL,
+)
+
+
+def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
+    """Return our error for the chain of errors that ended the engine."""
+    said = _said(causes, options)
+    states = [cause.state for cause in causes if cause.state]
+    if any(_LOST.search(cause.message) for cause in causes):
+        return ResyncRequired(f"PostgreSQL can no longer give the changes that are missing: {said}", resync)
+    if "55006" in states:
+        return NotReady(
+            "slot-active",
+            f'the replication slot "{options.slot_name}" is in use: {said}',
+            "Stop the other reader, or give this pipeline a slot_name of its own.",
+        )
+    broken = any(state.startswith(("08", "57P", "53")) for state in states)
+    if broken or any(cause.kind.startswith(("java.io.", "java.net.")) for cause in causes):
+        return Retryable("connection-lost", f"the connection to PostgreSQL was lost: {said}", "It is tried again.")
+    if "42501" in states:
+        return NotReady("missing-grant", f"PostgreSQL refused: {said}", f'Grant it to the user "{options.username}".')
+    return Halt(
+        "capture-failed",
+        f"the capture engine ended: {said}",
+        "Nothing was acknowledged beyond the stored position. If it ends so again, report it with this message.",
+    )
+
+
+def _said(causes: list[Cause], options: Options) -> str:
+    # The innermost message is the server's own; what wraps it says where in the engine it happened.
+    text = next((cause.message for cause in reversed(causes) if cause.message), "no reason given")
+    secret = options.password.get_secret_value()
+    if secret:
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:400]

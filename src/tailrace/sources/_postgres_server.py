@@ -1,0 +1,371 @@
+"""What we ask of a PostgreSQL server and what we make there: tables, publication, slot.
+
+Names are always quoted by the driver and values always bound. Whatever the server refuses comes out as an error
+that says what to grant or to set.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tailrace.core.errors import Halt, Misconfigured, NotReady
+from tailrace.sources._debezium.stand import lsn_number
+
+Server = psycopg.Connection[tuple[Any, ...]]
+
+OLDEST = 14
+"""Logical messages reach a publication from this major version on; heartbeats are made of them."""
+
+MESSAGE = "SELECT pg_logical_emit_message(true, 'tailrace', '')"
+
+# Arrays that the engine leaves out of a row without a word: of xml, money, char, interval, bit and so on.
+_DROPPED = (143, 791, 1003, 1017, 1187, 1563, 2201)
+
+# Of these arrays, and of everything that is not one, the engine says when a long value was left out because it did
+# not change. Of other arrays and of these types it does not, unless the table's replica identity is full.
+_TOLD = ("_text", "_varchar", "_bpchar", "_json", "_jsonb", "_bytea", "_int4", "_date", "_int8", "_uuid")
+_UNTOLD = ("geometry", "geography", "vector", "halfvec", "sparsevec")
+
+_TABLES = """
+SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relreplident = 'n', c.relreplident = 'd',
+       pg_has_role(c.relowner, 'USAGE'),
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
+                 FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
+                 WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
+       coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                   AND a.atttypid = ANY(%(dropped)s)), '{}'),
+       coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum)
+                 FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid
+                 JOIN pg_type t ON t.oid = coalesce(nullif(d.typbasetype, 0), d.oid)
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage <> 'p'
+                   AND c.relreplident <> 'f'
+                   AND (t.typcategory = 'A' AND t.typname <> ALL(%(told)s) OR t.typname = ANY(%(untold)s))), '{}')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
+  AND NOT EXISTS (SELECT FROM pg_depend d
+                  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+ORDER BY 1
+"""
+
+_SLOT = """
+SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table of the server, with what we may do with it."""
+
+    name: str
+    oid: int
+    schema: str
+    table: str
+    identity_nothing: bool
+    identity_default: bool
+    owned: bool
+    readable: bool
+    keys: tuple[str, ...]
+    dropped: tuple[str, ...]
+    untold: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot as the server shows it."""
+
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    wal_status: str | None
+    confirmed: int | None
+    restart: int | None
+
+
+@contextmanager
+def connection(dsn: Mapping[str, Any]) -> Iterator[Server]:
+    """Open a connection that commits each statement; errors of the server become ours."""
+    try:
+        with psycopg.connect(**dsn, connect_timeout=10, application_name="tailrace", autocommit=True) as opened:
+            yield opened
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NotReady(
+            "missing-grant", f"PostgreSQL refused: {_first_line(error)}", f'Grant it to the user "{dsn["user"]}".'
+        ) from error
+    except psycopg.OperationalError as error:
+        raise _unreachable(dsn, error) from error
+    except psycopg.Error as error:
+        raise Halt(
+            "postgres-failed",
+            f"PostgreSQL refused: {_first_line(error)}",
+            "Look at the server's log for the statement.",
+        ) from error
+
+
+def _unreachable(dsn: Mapping[str, Any], error: psycopg.OperationalError) -> NotReady:
+    said = str(error)
+    where = f"{dsn['host']}:{dsn['port']}"
+    if "password" in said and ("authentication failed" in said or "no password supplied" in said):
+        return NotReady(
+            "wrong-password",
+            f'PostgreSQL at {where} refused the password of user "{dsn["user"]}"',
+            "Set username and password of the source.",
+        )
+    if 'database "' in said and "does not exist" in said:
+        return NotReady(
+            "unknown-database",
+            f'PostgreSQL at {where} has no database "{dsn["dbname"]}"',
+            "Set database of the source, or create it.",
+        )
+    if "pg_hba.conf" in said or 'role "' in said:
+        return NotReady(
+            "login-refused",
+            f"PostgreSQL at {where} refused the login: {_first_line(error)}",
+            f'Let the user "{dsn["user"]}" in: create the role, or add it to pg_hba.conf.',
+        )
+    return NotReady(
+        "postgres-unreachable",
+        f"PostgreSQL at {where} does not answer: {_first_line(error)}",
+        "Start the server, or set host and port of the source.",
+    )
+
+
+def _first_line(error: psycopg.Error) -> str:
+    text = error.diag.message_primary or str(error).strip()
+    return text.splitlines()[-1].strip() if text else type(error).__name__
+
+
+def origin(server: Server) -> str:
+    """Return which system and which history of it this is: `<system identifier>/<timeline>`."""
+    row = server.execute(
+        "SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
+        " FROM pg_control_system()"
+    ).fetchall()[0]
+    return f"{row[0]}/{row[1]}"
+
+
+def head(server: Server) -> int:
+    """Return where the server writes now."""
+    row = server.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()[0]
+    return lsn_number(row[0])
+
+
+def all_tables(server: Server) -> dict[str, Found]:
+    """Return the tables of the database that can be replicated, by qualified name."""
+    rows = server.execute(_TABLES, {"dropped": list(_DROPPED), "told": list(_TOLD), "untold": list(_UNTOLD)}).fetchall()
+    return {row[0]: Found(*row[:8], *map(tuple, row[8:])) for row in rows}
+
+
+def chosen_tables(server: Server, names: Iterable[str], publication: str) -> dict[str, Found]:
+    """Return the tables called `names`; if none are named, those of `publication`, and if there is none, all."""
+    have = all_tables(server)
+    wanted = list(names) or sorted(published(server, publication) or have)
+    for name in wanted:
+        if name not in have:
+            near = difflib.get_close_matches(name, have, 1)
+            raise Misconfigured(
+                "unknown-table",
+                f'the database has no table "{name}" that can be replicated',
+                f'Did you mean "{near[0]}"?' if near else "Name tables with their schema, for example public.orders.",
+            )
+    if not wanted:
+        raise Misconfigured("no-tables", "the database has no table to read", "Create a table, or set database.")
+    return {name: have[name] for name in wanted}
+
+
+def slot(server: Server, name: str) -> Slot | None:
+    """Return the slot called `name`, or None."""
+    row = server.execute(_SLOT, [name]).fetchone()
+    if row is None:
+        return None
+    confirmed, restart = (lsn_number(text) if text else None for text in row[4:])
+    return Slot(row[0], row[1], row[2], row[3], confirmed, restart)
+
+
+def published(server: Server, publication: str) -> set[str] | None:
+    """Return the tables of `publication`, or None if there is no such publication."""
+    if server.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone() is None:
+        return None
+    rows = server.execute(
+        "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", [publication]
+    )
+    return {row[0] for row in rows}
+
+
+def publish(server: Server, publication: str, tables: Mapping[str, Found]) -> None:
+    """Create `publication` for exactly `tables`, or see that it is that already."""
+    have = published(server, publication)
+    if have is None:
+        listed = sql.SQL(", ").join(sql.Identifier(found.schema, found.table) for found in tables.values())
+        server.execute(
+            sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
+                sql.Identifier(publication), listed
+            )
+        )
+    else:
+        refuse_partial(server, publication)
+        if have != set(tables):
+            raise Misconfigured(
+                "publication-differs",
+                f'the publication "{publication}" covers {_listed(have)} and the pipeline reads {_listed(tables)}',
+                "Set publication_name to a name of its own, or drop the publication if nobody uses it.",
+            )
+
+
+def refuse_partial(server: Server, publication: str) -> None:
+    """Refuse a publication that leaves out some operations, columns or rows."""
+    whole = server.execute(
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s",
+        [publication],
+    ).fetchone()
+    filtered = (
+        server.info.server_version >= 150000
+        and server.execute(
+            "SELECT 1 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
+            " WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)",
+            [publication],
+        ).fetchone()
+    )
+    if whole != (True,) or filtered:
+        raise Misconfigured(
+            "publication-partial",
+            f'the publication "{publication}" leaves out operations, columns or rows',
+            "Set publication_name to a name of its own, and Tailrace makes one that carries everything.",
+        )
+
+
+def drop_slot(server: Server, name: str) -> bool:
+    """Drop the slot called `name` if there is one; never while somebody reads from it."""
+    found = slot(server, name)
+    if found is None:
+        return False
+    if found.active_pid:
+        raise slot_active(name, found.active_pid)
+    server.execute("SELECT pg_drop_replication_slot(%s)", [name])
+    return True
+
+
+def drop_publication(server: Server, name: str) -> bool:
+    """Drop the publication called `name` if there is one and it is ours to drop; somebody else's stays."""
+    owned = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
+    if (True,) not in server.execute(owned, [name]).fetchall():
+        return False
+    server.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+    return True
+
+
+def slot_active(name: str, pid: int) -> NotReady:
+    """Return the error for a slot that another process reads from."""
+    return NotReady(
+        "slot-active",
+        f'the replication slot "{name}" is in use by the server process {pid}',
+        "Stop the other reader, or give this pipeline a slot_name of its own.",
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    text = ", ".join(f'"{name}"' for name in ordered[:5])
+    return f"{text} and {len(ordered) - 5} more" if len(ordered) > 5 else text or "no table"
+
+
+def refuse_unready(server: Server, user: str) -> None:
+    """Raise the first thing about the server or the user that would keep us from reading changes."""
+    if server.info.server_version < OLDEST * 10000:
+        raise NotReady(
+            "postgres-too-old",
+            f"PostgreSQL is version {server.info.server_version // 10000} and at least {OLDEST} is needed",
+            "Upgrade the server, or read it through Kafka Connect.",
+        )
+    row = server.execute(
+        "SELECT current_setting('wal_level'), pg_is_in_recovery(), rolsuper OR rolreplication"
+        " OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'USAGE'))"
+        " FROM pg_roles WHERE rolname = current_user"
+    ).fetchone()
+    level, standby, may_replicate = row or ("", False, False)
+    if level != "logical":
+        raise NotReady(
+            "wal-level", f'wal_level of PostgreSQL is "{level}"', 'Set wal_level = "logical" and restart the server.'
+        )
+    if standby:
+        raise NotReady("standby", "PostgreSQL is a standby", "Set host and port of the source to the primary.")
+    if not may_replicate:
+        raise NotReady(
+            "missing-grant", f'the user "{user}" has no REPLICATION right', f'Run: ALTER ROLE "{user}" REPLICATION;'
+        )
+
+
+def refuse_tables(tables: Mapping[str, Found], user: str) -> None:
+    """Raise for the first table that cannot be read whole."""
+    for name, found in tables.items():
+        if not found.readable:
+            raise NotReady(
+                "missing-grant",
+                f'the user "{user}" may not read table "{name}"',
+                f'Run: GRANT USAGE ON SCHEMA "{found.schema}" TO "{user}"; GRANT SELECT ON {name} TO "{user}";',
+            )
+        if found.identity_nothing or (found.identity_default and not found.keys):
+            raise Misconfigured(
+                "no-replica-identity",
+                f'table "{name}" has no replica identity, so publishing it would make its updates and deletes fail',
+                f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;",
+            )
+        if found.dropped:
+            raise Misconfigured(
+                "unsupported-type",
+                f'column "{found.dropped[0]}" of table "{name}" has a type that cannot be captured',
+                "Make it an array of text, or leave the table out.",
+            )
+        if found.untold:
+            raise Misconfigured(
+                "needs-full-identity",
+                f'column "{found.untold[0]}" of table "{name}" has a type whose long values, when they do not change, '
+                "cannot be told from null",
+                f"Run: ALTER TABLE {name} REPLICA IDENTITY FULL;",
+            )
+
+
+def refuse_unpublishable(server: Server, publication: str, tables: Mapping[str, Found], user: str) -> None:
+    """Raise if the publication is missing and the user could not create it."""
+    if published(server, publication) is not None:
+        return
+    row = server.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
+    foreign = next((name for name, found in tables.items() if not found.owned), None)
+    if row != (True,) or foreign:
+        why = f'does not own table "{foreign}"' if foreign else "may not create in the database"
+        names = ", ".join(tables)
+        raise NotReady(
+            "cannot-publish",
+            f'the user "{user}" cannot create the publication "{publication}": it {why}',
+            f'Have the owner run: CREATE PUBLICATION "{publication}" FOR TABLE {names} '
+            "WITH (publish_via_partition_root = true);",
+        )
+
+
+def refuse_full(server: Server) -> None:
+    """Raise if the server has no slot or no sender left for us."""
+    for kind, used, setting in (
+        ("replication slot", "pg_replication_slots", "max_replication_slots"),
+        ("WAL sender", "pg_stat_replication", "max_wal_senders"),
+    ):
+        row = server.execute(
+            sql.SQL("SELECT count(*), current_setting({})::int FROM {}").format(
+                sql.Literal(setting), sql.Identifier(used)
+            )
+        ).fetchone()
+        if row and row[0] >= row[1]:
+            raise NotReady(
+                "no-free-slot",
+                f"PostgreSQL has no free {kind}: all {row[1]} are in use",
+                f"Raise {setting} and restart the server, or drop one that is no longer needed.",
+            )

@@ -1,0 +1,182 @@
+"""The JVM that Spark runs in, started by us rather than by `spark-submit`.
+
+`spark-submit` starts a first JVM only to print the command line of the second, and lets the second write to our
+standard output. Here the command line is known, so one JVM starts, with its output on standard error.
+
+The JVM lives as long as the pipe to its standard input: however this process ends, the JVM sees the pipe close and
+ends as well, deleting its temporary files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+import pyspark
+from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError
+from pyspark.java_gateway import launch_gateway
+
+from tailrace.core.errors import NotReady
+
+OLDEST_JAVA = 17
+SPARK_HOME = Path(pyspark.__file__).parent
+START_SECONDS = 120.0
+
+_OPENED = (
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent"
+    " java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
+)
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split()),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--enable-native-access=ALL-UNNAMED",
+)
+"""What Spark asks of a JVM, less the incubator module (linear algebra only), which warns on every start."""
+
+QUIET_OPTIONS = (
+    "-Xlog:disable",
+    "-Xlog:all=error:stderr",
+    "-XX:-UsePerfData",
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that is new enough; `version` is all it says of itself."""
+
+    path: str
+    version: str
+
+
+def java() -> Java:
+    """Return the Java of `JAVA_HOME`, else of the path; refuse one that is missing or too old."""
+    return _java(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))
+
+
+@cache
+def _java(home: str, path: str) -> Java:
+    found = shutil.which("java", path=str(Path(home) / "bin") if home else path)
+    said = _version(found) if found else ""
+    number = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None or number is None:
+        where = f'under JAVA_HOME "{home}"' if home else "on the path"
+        raise NotReady("java-missing", f"no java {where}", f"Install Java {OLDEST_JAVA} or newer, or set JAVA_HOME.")
+    if int(number[1]) < OLDEST_JAVA:
+        raise NotReady(
+            "java-too-old",
+            f'java "{found}" is version {number[1]}, needed is {OLDEST_JAVA} or newer',
+            f"Install Java {OLDEST_JAVA} or newer, or set JAVA_HOME to it.",
+        )
+    return Java(found, said)
+
+
+def _version(path: str) -> str:
+    try:
+        return subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def class_path(jars: Sequence[Path]) -> list[Path]:
+    """Return Spark's own jars and then `jars`, always in the same order, which a class archive depends on."""
+    return [*sorted((SPARK_HOME / "jars").glob("*.jar")), *jars]
+
+
+def start(
+    jars: Sequence[Path],
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    output: int | IO[str] = 2,
+) -> JavaGateway:
+    """Start a JVM with Spark and `jars` on its class path and return the way into it."""
+    command = [
+        java().path,
+        "-cp",
+        os.pathsep.join(map(str, class_path(jars))),
+        *MODULE_OPTIONS,
+        *QUIET_OPTIONS,
+        *options,
+        "org.apache.spark.api.python.PythonGatewayServer",
+    ]
+    with tempfile.TemporaryDirectory(prefix="tailrace-") as folder:
+        address = Path(folder) / "address"
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={
+                **os.environ,
+                **(env or {}),
+                "SPARK_HOME": str(SPARK_HOME),
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address),
+            },
+            # Ctrl-C at a terminal is for us to handle: in a session of its own the JVM does not get it.
+            start_new_session=True,
+        )
+        port, secret = _address(process, address)
+    gateway = _connect(port, secret)
+    gateway.proc = process
+    atexit.register(stop, gateway)
+    return gateway
+
+
+def stop(gateway: JavaGateway, seconds: float = 10.0) -> None:
+    """Let go of the JVM and wait until it has cleaned up after itself; kill it if it does not end."""
+    # Closed on our side first: objects collected later would else be reported to a JVM that is gone.
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    _end(gateway.proc, seconds)
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], address: Path) -> tuple[int, str]:
+    give_up_at = time.monotonic() + START_SECONDS
+    while not address.exists():
+        if process.poll() is not None or time.monotonic() > give_up_at:
+            _end(process, seconds=0)
+            raise NotReady(
+                "spark-start-failed",
+                f"the JVM for Spark did not start, exit code {process.returncode}",
+                "The lines above come from Java. Check the driver memory and the Java options that were given.",
+            )
+        time.sleep(0.02)
+    content = address.read_bytes()
+    # A port of four bytes, then the secret after its length.
+    return int.from_bytes(content[:4], "big"), content[8:].decode()
+
+
+def _connect(port: int, secret: str) -> JavaGateway:
+    # PySpark takes the address of a running JVM from the environment only.
+    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    try:
+        return launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]

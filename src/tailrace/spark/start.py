@@ -1,0 +1,100 @@
+"""The Spark session: quiet, on the loopback, in UTC, with exactly the jars it needs.
+
+There is one per process. It leaves nothing behind: no warehouse or metastore in the working folder, and its temporary
+files go with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tailrace.spark import archive, jvm
+from tailrace.spark.jars import ensure, locked
+
+ICEBERG_CATALOG = "local"
+"""The catalog of Iceberg tables that are named without one."""
+
+
+def session(*, jars: str = "auto", **conf: str) -> SparkSession:
+    """Return the session of this process with the jars, extensions and catalogs that the targets need.
+
+    `conf` holds Spark settings by their own names and wins over the defaults here. `jars="provided"` adds no jars, for
+    a cluster that has them. When a session runs already it is returned, with those of `conf` set that can still change.
+    """
+    settings = conf if SparkContext._active_spark_context else _with_jvm(_defaults(conf) | conf, jars)
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
+    cores = str(os.cpu_count() or 1)
+    master = conf.get("spark.master", "local[*]")
+    loopback = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return (loopback if master.startswith("local") else {}) | {
+        "spark.app.name": "tailrace",
+        "spark.master": master,
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": cores,
+        # Delta's VACUUM lists one small table in as many tasks as this says, and the default is 10,000.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": cores,
+        "spark.databricks.delta.snapshotPartitions": cores,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": _passing_folder(),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        f"spark.sql.catalog.{ICEBERG_CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{ICEBERG_CATALOG}.type": "hadoop",
+        f"spark.sql.catalog.{ICEBERG_CATALOG}.warehouse": str(Path(".tailrace", "iceberg").absolute()),
+    }
+
+
+def _passing_folder() -> str:
+    """Name a folder that is gone when this process ends; it is made only if somebody writes there."""
+    folder = Path(tempfile.gettempdir(), f"tailrace-warehouse-{uuid.uuid4().hex}")
+    # What is registered first runs last: the JVM, started later, has ended by then.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(folder)
+
+
+def _with_jvm(settings: dict[str, str], jars: str) -> dict[str, str]:
+    """Start the JVM where that is ours to do; return the settings with which PySpark does the rest."""
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return settings
+    jvm.java()
+    ours = ensure(locked()) if jars == "auto" else []
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not _is_plain(settings):
+        named = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
+        return settings | {"spark.jars": ",".join([*named, *map(str, ours)])}
+    options = shlex.split(settings.get("spark.driver.extraJavaOptions", ""))
+    gateway = jvm.start(ours, [f"-Xmx{settings['spark.driver.memory']}", *archive.options(ours), *options])
+    SparkContext._ensure_initialized(gateway=gateway)
+    return settings
+
+
+def _is_plain(settings: Mapping[str, str]) -> bool:
+    """Say whether nothing is asked for that only `spark-submit` can give: a cluster, other jars, a settings folder."""
+    special = ("spark.jars", "spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.plugins")
+    return (
+        settings["spark.master"].startswith("local")
+        and "SPARK_CONF_DIR" not in os.environ
+        and not any(key.startswith(special) for key in settings)
+    )

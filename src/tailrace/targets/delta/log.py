@@ -1,0 +1,110 @@
+"""What a Delta log says: versions, properties, schema, and who made each commit.
+
+Reads only, on the driver, without a Spark job wherever Delta keeps a checksum of the version. These are
+Delta's own classes, reached through the JVM, because no SQL statement tells the transactions of a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The part of one commit that says whose it is."""
+
+    version: int
+    operation: str
+    metadata: str
+    metrics: dict[str, int]
+
+
+class Snapshot:
+    """The table as of one version."""
+
+    def __init__(self, java: Any) -> None:
+        self._java = java
+        self.version = int(java.version())
+
+    def properties(self) -> dict[str, str]:
+        """Return the table properties, Delta's own and ours."""
+        text = self._java.metadata().json()
+        return dict(json.loads(text)["metaData"]["configuration"])
+
+    def schema(self) -> StructType:
+        """Return the columns, reserved ones included."""
+        return StructType.fromJson(json.loads(self._java.schema().json()))
+
+    def files(self) -> int:
+        """Return how many data files there are."""
+        summed = self._checksum()
+        return int(summed.numFiles() if summed else self._java.numOfFiles())
+
+    def bytes(self) -> int:
+        """Return the size of all data files."""
+        summed = self._checksum()
+        return int(summed.tableSizeBytes() if summed else self._java.sizeInBytes())
+
+    def transactions(self) -> list[tuple[str, int]]:
+        """Return every application id with the version it last committed, the latest first."""
+        summed = self._checksum()
+        listed = summed.setTransactions() if summed else None
+        every = listed.get() if listed and listed.isDefined() else self._java.setTransactions()
+        found = []
+        for index in range(every.size()):
+            action = json.loads(every.apply(index).json())["txn"]
+            found.append((action.get("lastUpdated", 0), action["appId"], action["version"]))
+        return [(app_id, version) for _, app_id, version in sorted(found, reverse=True)]
+
+    def _checksum(self) -> Any:
+        # The file that Delta writes beside each commit; without it the figures cost three jobs.
+        log = self._java.deltaLog()
+        found = log.readChecksum(self.version, getattr(log, "readChecksum$default$2")())
+        return found.get() if found.isDefined() else None
+
+
+class DeltaLog:
+    """The log of the table at `path`."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self._jvm = cast("Any", session.sparkContext._jvm)
+        self._java: Any = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+
+    def snapshot(self) -> Snapshot | None:
+        """Return the newest version; `None` if there is no Delta table here."""
+        none = self._jvm.scala.Option.empty()
+        java = self._java.update(False, none, none)
+        return Snapshot(java) if java.version() >= 0 else None
+
+    def vacant(self) -> bool:
+        """Say whether nothing at all is stored here, so that a table may be created."""
+        path = self._java.dataPath()
+        system = path.getFileSystem(self._java.newDeltaHadoopConf())
+        return not system.exists(path) or not system.listStatus(path)
+
+    def commits(self, newest: int, down_to: int = 0) -> Iterator[Commit]:
+        """Yield commits from `newest` back, as far as `down_to` or as the log has been kept."""
+        manager = self._jvm.org.apache.spark.sql.delta.DeltaHistoryManager
+        names = self._jvm.org.apache.spark.sql.delta.util.FileNames
+        conf = self._java.newDeltaHadoopConf()
+        for version in range(newest, down_to - 1, -1):
+            file = names.unsafeDeltaFile(self._java.logPath(), version)
+            try:
+                info = manager.getCommitInfoOpt(self._java.store(), file, conf)
+            except Py4JJavaError as error:
+                if "FileNotFoundException" in str(error.java_exception.getClass().getName()):
+                    return
+                raise
+            yield _commit(version, json.loads(info.get().json())["commitInfo"] if info.isDefined() else {})
+
+
+def _commit(version: int, info: dict[str, Any]) -> Commit:
+    metrics = {name: int(value) for name, value in (info.get("operationMetrics") or {}).items() if value.isdigit()}
+    return Commit(version, str(info.get("operation", "")), info.get("userMetadata") or "", metrics)

@@ -1,0 +1,111 @@
+"""Where a table lies and whose it is: its name in SQL, its log, and the properties that make it ours.
+
+A table is ours only if its properties say so for this pipeline, target and source table; anything else
+that lies in its place halts rather than being written to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.core.errors import Halt
+from tailrace.targets._merge import quote
+from tailrace.targets.delta.log import DeltaLog, Snapshot
+
+KEYS = "tailrace.keys"
+OWNER = "tailrace.owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The one writer of a table: a source table in a target of a pipeline."""
+
+    pipeline: str
+    target: str
+    table: str
+
+    def app_id(self, log: str) -> str:
+        """Return the name under which batches of the change log `log` are committed."""
+        return f"tailrace/{self.pipeline}/{self.target}/{log}/{self.table}"
+
+    def log_of(self, app_id: str) -> str | None:
+        """Return the change log that `app_id` stands for; `None` if it is not one of ours."""
+        start, end = f"tailrace/{self.pipeline}/{self.target}/", f"/{self.table}"
+        if not app_id.startswith(start) or not app_id.endswith(end) or len(app_id) <= len(start) + len(end):
+            return None
+        return app_id[len(start) : -len(end)]
+
+    def properties(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the table properties that say whose the table is."""
+        return {KEYS: json.dumps(list(keys)), OWNER: json.dumps([self.pipeline, self.target, self.table])}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder, or a name in the metastore (`path` is then empty)."""
+
+    sql: str
+    path: str = ""
+
+    def log(self, session: SparkSession) -> DeltaLog | None:
+        """Return the log that lies here; `None` if the metastore has no such table."""
+        if self.path:
+            return DeltaLog(session, self.path)
+        if not session.catalog.tableExists(self.sql):
+            return None
+        detail = session.sql(f"DESCRIBE DETAIL {self.sql}").collect()[0]
+        if detail["format"] != "delta":
+            raise _foreign(self, f"is a table of format {detail['format']}")
+        return DeltaLog(session, detail["location"])
+
+    def read(self, session: SparkSession) -> DataFrame:
+        """Return the rows as stored, reserved columns included."""
+        return session.read.format("delta").load(self.path) if self.path else session.table(self.sql)
+
+    def append(self, rows: DataFrame, **options: str) -> None:
+        """Append `rows`, matched by name, in one commit that carries the writer `options`."""
+        writer = rows.write.format("delta").mode("append").options(**options)
+        if self.path:
+            writer.save(self.path)
+        else:
+            writer.saveAsTable(self.sql)
+
+    def owned(self, session: SparkSession, owner: Owner) -> tuple[DeltaLog, Snapshot] | None:
+        """Return the log and newest version of our table; `None` if the place is free."""
+        log = self.log(session)
+        if log is None:
+            return None
+        snapshot = log.snapshot()
+        if snapshot is None:
+            if log.vacant():
+                return None
+            raise _foreign(self, "holds something that is not a Delta table")
+        held = snapshot.properties().get(OWNER)
+        if held is None:
+            raise _foreign(self, "is a Delta table that Tailrace did not create")
+        if held != owner.properties(())[OWNER]:
+            raise _foreign(self, f"belongs to pipeline, target and table {held}")
+        return log, snapshot
+
+
+def in_folder(root: str, segment: str) -> Place:
+    """Return the place `segment` under `root`."""
+    path = f"{root.rstrip('/')}/{segment}"
+    return Place(f"delta.{quote(path)}", path)
+
+
+def in_catalog(schema: str, name: str) -> Place:
+    """Return the place `name` in the metastore schema `schema`."""
+    return Place(".".join(quote(part) for part in [*schema.split("."), name]))
+
+
+def _foreign(place: Place, what: str) -> Halt:
+    return Halt(
+        "foreign-table",
+        f'the place "{place.path or place.sql}" {what}',
+        "Nothing was written to it. Give the target another path, or the table another name under tables.",
+    )

@@ -1,0 +1,146 @@
+"""How a Delta table gets its columns: create, add with a default, widen. Every step can be repeated.
+
+A new column with a default changes rows that exist, without any event for them. A property records the
+fill before the column appears and leaves when every row has it; whoever finds it finishes it first:
+
+    set "tailrace.pending"  ->  add the columns  ->  update all rows  ->  unset it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tailrace.core.errors import Halt
+from tailrace.core.table import RESERVED, Column, Table, table_from_json
+from tailrace.targets._merge import POSITION, literal, quote
+from tailrace.targets.delta.log import Snapshot
+from tailrace.targets.delta.place import KEYS, Place
+
+PENDING = "tailrace.pending"
+
+EVENT_COLUMNS = {
+    "_cdc_table": "string",
+    "_cdc_op": "string",
+    "_cdc_position": "string",
+    "_cdc_changed_at": "timestamp",
+    "_cdc_ingested_at": "timestamp",
+    "_cdc_topic": "string",
+    "_cdc_partition": "int",
+    "_cdc_offset": "bigint",
+}
+"""What an append table says of each event, before the columns of its image."""
+
+_NEEDS_MAPPING = set(" ,;{}()\n\t=")
+_INDEXED = 32
+
+
+def table_of(snapshot: Snapshot, name: str) -> Table:
+    """Return the shape of the stored table, without reserved columns."""
+    columns = [Column(f.name, f.dataType.simpleString()) for f in snapshot.schema() if not f.name.startswith(RESERVED)]
+    return Table(name, tuple(columns), tuple(json.loads(snapshot.properties()[KEYS])))
+
+
+def create(session: SparkSession, place: Place, table: Table, ours: Mapping[str, str], *, events: bool) -> None:
+    """Create the table empty and marked as ours, in one commit; do nothing if it is there."""
+    user = [(column.name, column.type) for column in table.columns]
+    columns = [*EVENT_COLUMNS.items(), *user] if events else [*user, (POSITION, "string")]
+    properties = {"delta.enableDeletionVectors": "false", **ours, **mapping(table.names())}
+    names = [name for name, _ in columns]
+    if any(names.index(key) >= _INDEXED for key in table.keys):
+        # Delta keeps statistics of the first columns only, and a MERGE skips files by those of the key.
+        indexed = [*names[: _INDEXED - len(table.keys)], *table.keys]
+        properties["delta.dataSkippingStatsColumns"] = ",".join(map(quote, dict.fromkeys(indexed)))
+    session.sql(
+        f"CREATE TABLE IF NOT EXISTS {place.sql} ({', '.join(f'{quote(n)} {t}' for n, t in columns)}) "
+        f"USING delta TBLPROPERTIES ({_assignments(properties)})"
+    )
+
+
+def add(session: SparkSession, place: Place, snapshot: Snapshot, columns: Sequence[Column], *, fill: bool) -> None:
+    """Add what is missing of `columns`; with `fill`, rows that exist get its default."""
+    have = snapshot.schema().names
+    missing = [column for column in columns if column.name not in have]
+    if fill and any(column.default is not None for column in missing):
+        pending = json.dumps(Table("", tuple(missing), ()).to_json())
+        set_properties(session, place, {PENDING: pending})
+        _finish(session, place, snapshot, missing)
+    else:
+        _add(session, place, snapshot, missing)
+
+
+def finish(session: SparkSession, place: Place, snapshot: Snapshot) -> bool:
+    """Finish a fill that was begun and not ended; say whether there was one."""
+    pending = snapshot.properties().get(PENDING)
+    if pending is None:
+        return False
+    _finish(session, place, snapshot, table_from_json(json.loads(pending)).columns)
+    return True
+
+
+def widen(session: SparkSession, place: Place, snapshot: Snapshot, columns: Iterable[Column]) -> None:
+    """Give `columns` their new types; one that has it already is left alone."""
+    have = {field.name: field.dataType.simpleString() for field in snapshot.schema()}
+    changed = [column for column in columns if have.get(column.name, column.type) != column.type]
+    if changed and snapshot.properties().get("delta.enableTypeWidening") != "true":
+        set_properties(session, place, {"delta.enableTypeWidening": "true"})
+    for column in changed:
+        session.sql(f"ALTER TABLE {place.sql} ALTER COLUMN {quote(column.name)} TYPE {column.type}")
+
+
+def set_properties(session: SparkSession, place: Place, properties: Mapping[str, str]) -> None:
+    """Set table properties, in one commit."""
+    session.sql(f"ALTER TABLE {place.sql} SET TBLPROPERTIES ({_assignments(properties)})")
+
+
+def mapping(names: Iterable[str]) -> dict[str, str]:
+    """Return the property that lets Parquet carry `names`, if any of them needs it."""
+    needed = any(_NEEDS_MAPPING & set(name) for name in names)
+    return {"delta.columnMapping.mode": "name"} if needed else {}
+
+
+def _finish(session: SparkSession, place: Place, snapshot: Snapshot, columns: Sequence[Column]) -> None:
+    have = snapshot.schema().names
+    _add(session, place, snapshot, [column for column in columns if column.name not in have])
+    filled = [column for column in columns if column.default is not None]
+    values = (f"{quote(c.name)} = CAST({literal(c.default)} AS {c.type})" for c in filled)
+    session.sql(f"UPDATE {place.sql} SET {', '.join(values)}")
+    session.sql(f"ALTER TABLE {place.sql} UNSET TBLPROPERTIES IF EXISTS ({literal(PENDING)})")
+
+
+def _add(session: SparkSession, place: Place, snapshot: Snapshot, columns: Sequence[Column]) -> None:
+    if not columns:
+        return
+    wanted = mapping(column.name for column in columns)
+    if wanted and snapshot.properties().get("delta.columnMapping.mode", "none") == "none":
+        set_properties(session, place, wanted)
+    last = _last_user_column(snapshot.schema())
+    parts = []
+    for column in columns:
+        parts.append(f"{quote(column.name)} {column.type} AFTER {quote(last)}")
+        last = column.name
+    session.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({', '.join(parts)})")
+
+
+def _last_user_column(schema: StructType) -> str:
+    names = schema.names
+    if names[-1] == POSITION and len(names) > 1:
+        return names[-2]
+    return names[-1]
+
+
+def _assignments(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+
+
+def unsupported(columns: Iterable[Column], table: str) -> Halt:
+    """Return the halt for a widening that Delta has no rule for."""
+    wanted = ", ".join(f'"{column.name}" {column.type}' for column in columns)
+    return Halt(
+        "type-changed",
+        f'Delta cannot widen the columns of table "{table}" to {wanted}',
+        "Delta widens integers, float to double, decimals and date to timestamp_ntz. Write to a new target table.",
+    )

@@ -1,0 +1,139 @@
+"""What is remembered of deleted rows: a Delta table beside each table, which plain readers never see.
+
+Tombstones are appended before the rows of their batch, with the change log and offset of the mark that
+batch will set. One counts only if the table has committed that far in that log, so the commit of the
+rows stays the one commit point: a crash between the two leaves tombstones that do not count. See ADR 5.
+
+A truncate leaves one row too, with its position, so that the floor of a table outlives the Delta log.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.apply.target import Batch
+from tailrace.core.table import Column as TableColumn
+from tailrace.core.table import Table
+from tailrace.targets._merge import OP, POSITION, literal, quote
+from tailrace.targets.delta import shape
+from tailrace.targets.delta.place import Place
+
+_LOG, _OFFSET, _DAY = "_cdc_log", "_cdc_offset", "_cdc_day"
+
+Committed = dict[str, int]
+"""How far a table has committed, by change log."""
+
+
+class Tombstones:
+    """The tombstones of one table."""
+
+    def __init__(self, session: SparkSession, place: Place) -> None:
+        self._session = session
+        self._place = place
+        self._exists = False
+        self._clean = False
+
+    def bury(self, batch: Batch, committed: Callable[[], Committed], deletes: int) -> None:
+        """Append the deletes and the truncate of `batch`, which count once its mark is committed.
+
+        On a repeat after a crash the ones it left are removed first, so they do not pile up.
+        """
+        if not self._clean:
+            self._remove_uncounted(committed())
+        if not deletes and not batch.truncate:
+            return
+        self._create(batch.table)
+        self._clean = False
+        self._append(batch)
+        self._clean = True
+
+    def forget(self) -> None:
+        """Look again for tombstones of a batch that was not committed before the next are added."""
+        self._clean = False
+
+    def of_keys(self, keys: tuple[str, ...], committed: Committed) -> DataFrame | None:
+        """Return key columns and position of every tombstone that counts; `None` if there never was one."""
+        if not self._there():
+            return None
+        graves = self._read().where((F.col(OP) == "d") & _counts(committed))
+        return graves.select(*(F.col(quote(key)) for key in keys), POSITION)
+
+    def floor(self, committed: Committed) -> str:
+        """Return the position of the newest truncate that counts, empty if there was none."""
+        if not self._there():
+            return ""
+        truncates = self._read().where((F.col(OP) == "t") & _counts(committed))
+        return truncates.agg(F.max(POSITION)).collect()[0][0] or ""
+
+    def widen(self, columns: tuple[TableColumn, ...]) -> None:
+        """Follow the key columns of the table to their new types."""
+        log = self._place.log(self._session)
+        snapshot = log.snapshot() if log else None
+        if snapshot:
+            keys = [column for column in columns if column.name in snapshot.schema().names]
+            shape.widen(self._session, self._place, snapshot, keys)
+
+    def collect(self, before: datetime.date) -> None:
+        """Drop the tombstones of days before `before`; the newest truncate stays."""
+        if not self._there():
+            return
+        old = (F.col(_DAY) < F.lit(before)) & (F.col(OP) == "d")
+        if self._read().where(old).limit(1).count():
+            self._session.sql(f"DELETE FROM {self._place.sql} WHERE {_DAY} < {literal(before)} AND {OP} = 'd'")
+
+    def _append(self, batch: Batch) -> None:
+        today = F.lit(datetime.datetime.now(datetime.UTC).date())
+        stamp = [
+            F.lit(batch.mark.log).alias(_LOG),
+            F.lit(batch.mark.offset).cast("bigint").alias(_OFFSET),
+            today.alias(_DAY),
+        ]
+        keys = [F.col(quote(key)) for key in batch.table.keys]
+        rows = batch.rows.where(F.col(OP) == "d").select(*keys, POSITION, OP, *stamp)
+        if batch.truncate:
+            nulls = [F.lit(None).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
+            one = self._session.range(1).select(
+                *nulls, F.lit(batch.truncate).alias(POSITION), F.lit("t").alias(OP), *stamp
+            )
+            rows = rows.unionByName(one)
+        self._place.append(rows.coalesce(1))
+
+    def _remove_uncounted(self, committed: Committed) -> None:
+        if self._there() and self._read().where(~_counts(committed)).limit(1).count():
+            self._session.sql(f"DELETE FROM {self._place.sql} WHERE NOT ({_counts_sql(committed)})")
+        self._clean = True
+
+    def _create(self, table: Table) -> None:
+        if self._there():
+            return
+        keys = [(key, table.column(key).type) for key in table.keys]
+        columns = [*keys, (POSITION, "string"), (OP, "string"), (_LOG, "string"), (_OFFSET, "bigint"), (_DAY, "date")]
+        properties = {"delta.autoOptimize.autoCompact": "true", **shape.mapping(table.keys)}
+        listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+        self._session.sql(
+            f"CREATE TABLE IF NOT EXISTS {self._place.sql} ({', '.join(f'{quote(n)} {t}' for n, t in columns)}) "
+            f"USING delta PARTITIONED BY ({_DAY}) TBLPROPERTIES ({listed})"
+        )
+        self._exists = True
+
+    def _there(self) -> bool:
+        if not self._exists:
+            log = self._place.log(self._session)
+            self._exists = log is not None and log.snapshot() is not None
+        return self._exists
+
+    def _read(self) -> DataFrame:
+        return self._place.read(self._session)
+
+
+def _counts(committed: Committed) -> Column:
+    return F.expr(_counts_sql(committed))
+
+
+def _counts_sql(committed: Committed) -> str:
+    each = [f"({_LOG} = {literal(log)} AND {_OFFSET} <= {offset})" for log, offset in sorted(committed.items())]
+    return " OR ".join(each) or "false"

@@ -1,0 +1,174 @@
+"""The target that defines what a target means: `fold`, in this process, under a lock.
+
+It ships for tests and for trying things out. Its state is an object of its own, so that a target opened
+again over the same state is what a real one is after a restart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.apply.target import Applied, Batch, Mark
+from tailrace.core.change import Change, Folded, Key, Op, Value, fold
+from tailrace.core.errors import Halt
+from tailrace.core.table import Column, Fit, Table
+
+
+class Options(BaseModel):
+    """The memory target has nothing to set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass
+class Kept:
+    """One table: its shape, its rows (or, in append mode, its events) and what they include."""
+
+    owner: tuple[str, str]
+    table: Table
+    folded: Folded = field(default_factory=Folded)
+    events: list[dict[str, Value]] = field(default_factory=list)
+    mark: Mark | None = None
+
+
+@dataclass
+class State:
+    """What outlives the target that wrote it."""
+
+    tables: dict[str, Kept] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class MemoryTarget:
+    """Tables in this process; see `apply.target.Target` for what each method promises."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Options | None = None,
+        *,
+        spark_session: SparkSession | Callable[[], SparkSession],
+        pipeline_id: str,
+        tables: Mapping[str, str] | None = None,
+        mode: Literal["scd1", "append"] = "scd1",
+        state: State | None = None,
+    ) -> None:
+        self.name = name
+        self.state = state or State()
+        self._spark_session = spark_session
+        self._owner = (pipeline_id, name)
+        self._names = dict(tables or {})
+        self._mode = mode
+
+    def mark(self, table: str) -> Mark | None:
+        kept = self._find(table)
+        return kept.mark if kept else None
+
+    def have(self, table: str) -> Table | None:
+        kept = self._find(table)
+        return kept.table if kept else None
+
+    def known(self, table: str) -> DataFrame:
+        with self.state.lock:
+            kept = self._kept(table)
+            seen = {key: (position, False) for key, position in kept.folded.tombstones.items()}
+            seen |= {key: (position, True) for key, (position, _) in kept.folded.rows.items()}
+        types = [f"`{key.replace('`', '``')}` {kept.table.column(key).type}" for key in kept.table.keys]
+        schema = ", ".join([*types, "_cdc_position string", "_cdc_alive boolean"])
+        return self._session().createDataFrame([(*key, *known) for key, known in seen.items()], schema)
+
+    def evolve(self, table: str, change: Fit) -> None:
+        with self.state.lock:
+            kept = self._find(table)
+            if kept is None:
+                shape = Table(table, change.table.columns, change.table.keys)
+                self.state.tables[self._names.get(table, table)] = Kept(self._owner, shape)
+                return
+            new = [column for column in change.add if column.name not in kept.table.names()]
+            defaults = {column.name: self._default(column) for column in new}
+            for _, row in kept.folded.rows.values():
+                row.update(defaults)
+            wider = {column.name: column for column in change.widen}
+            columns = [wider.get(column.name, column) for column in kept.table.columns]
+            kept.table = Table(table, (*columns, *new), kept.table.keys)
+
+    def apply(self, batch: Batch) -> Applied:
+        rows = batch.rows.collect()
+        with self.state.lock:
+            kept = self._kept(batch.table.name)
+            if kept.mark and kept.mark.log == batch.mark.log and batch.mark.offset <= kept.mark.offset:
+                return Applied()
+            applied = self._append(kept, rows) if self._mode == "append" else _fold(kept, batch, rows)
+            kept.mark = batch.mark
+            return applied
+
+    def rows(self, table: str) -> list[dict[str, Value]]:
+        """Return the rows that a reader of `table` sees, without reserved columns."""
+        with self.state.lock:
+            kept = self._kept(table)
+            if self._mode == "append":
+                return [dict(event) for event in kept.events]
+            names = kept.table.names()
+            return [{name: row.get(name) for name in names} for _, row in kept.folded.rows.values()]
+
+    def _append(self, kept: Kept, rows: list[Row]) -> Applied:
+        kept.events.extend({name: _plain(value) for name, value in row.asDict().items()} for row in rows)
+        return Applied(inserted=len(rows))
+
+    def _kept(self, table: str) -> Kept:
+        kept = self._find(table)
+        if kept is None:
+            raise Halt("table-missing", f'table "{table}" is not in target "{self.name}"', "It is created first.")
+        return kept
+
+    def _find(self, table: str) -> Kept | None:
+        name = self._names.get(table, table)
+        kept = self.state.tables.get(name)
+        if kept and (kept.owner != self._owner or kept.table.name != table):
+            raise Halt(
+                "foreign-table",
+                f'the table "{name}" belongs to pipeline and target {kept.owner}',
+                "Nothing was written to it. Give the table another name under tables.",
+            )
+        return kept
+
+    def _default(self, column: Column) -> Value:
+        if column.default is None:
+            return None
+        value = F.lit(column.default).cast(column.type)
+        return _plain(self._session().range(1).select(value).collect()[0][0])
+
+    def _session(self) -> SparkSession:
+        given = self._spark_session
+        return given if isinstance(given, SparkSession) else given()
+
+
+def _fold(kept: Kept, batch: Batch, rows: list[Row]) -> Applied:
+    before = {key: position for key, (position, _) in kept.folded.rows.items()}
+    changes = [Change(batch.table.name, Op.TRUNCATE, batch.truncate)] if batch.truncate else []
+    fold([*changes, *(_change(kept.table, batch, row) for row in rows)], kept.folded)
+    after = kept.folded.rows
+    updated = sum(1 for key, position in before.items() if key in after and after[key][0] != position)
+    return Applied(len(after.keys() - before.keys()), updated, len(before.keys() - after.keys()))
+
+
+def _change(table: Table, batch: Batch, row: Row) -> Change:
+    image = {name: _plain(row[name]) for name in batch.table.names()}
+    key: Key = tuple(image[name] for name in table.keys)
+    if row["_cdc_op"] == "d":
+        return Change(batch.table.name, Op.DELETE, row["_cdc_position"], key)
+    # A column that the batch does not carry is one that the source has dropped: the row keeps its value.
+    left_out = set(table.names()) - image.keys()
+    unchanged = frozenset(row["_cdc_unchanged"] or ()) | left_out
+    return Change(batch.table.name, Op.UPDATE, row["_cdc_position"], key, image, unchanged)
+
+
+def _plain(value: Any) -> Value:
+    return bytes(value) if isinstance(value, bytearray) else value

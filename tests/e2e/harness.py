@@ -1,0 +1,151 @@
+"""A pipeline under test: a database that changes step by step, the command run on it, and the comparison.
+
+Each step of the load makes rows that no later step touches, so whatever a crash loses, doubles or brings
+back in one step is still there to be seen at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from tailrace.demo.postgres import EmbeddedPostgres
+
+_SCHEMA = """
+create table items (id bigint primary key, name text not null, price numeric(10,2), step int not null, bio text);
+create table parts (item bigint, no int, qty int, primary key (item, no));
+create table scratch (id bigint primary key, v text);
+alter table items alter column bio set storage external;
+"""
+
+
+@dataclass
+class Shop:
+    """A database, a pipeline file over it, and the load."""
+
+    folder: Path
+    server: EmbeddedPostgres
+    seed: int
+    database: str = field(default_factory=lambda: f"kill_{uuid.uuid4().hex[:10]}")
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(self.database)))
+        with self.connect() as connection:
+            connection.execute(_SCHEMA)
+        self.pipeline = self.folder / "pipeline.yaml"
+        self.pipeline.write_text(
+            textwrap.dedent(
+                f"""
+                pipeline_id: kill
+                source:
+                  source_type: postgres
+                  host: 127.0.0.1
+                  port: {self.server.port}
+                  database: {self.database}
+                  username: {self.server.user}
+                  password: ${{SHOP_PASSWORD}}
+                  slot_name: {self.database}
+                  publication_name: {self.database}
+                  tables: [public.items, public.parts, public.scratch]
+                sinks:
+                  - {{sink_id: lake, sink_type: delta, mode: scd1, schema_evolution: alter, delta: {{path: lake}}}}
+                  - {{sink_id: events, sink_type: delta, mode: append, delta: {{path: events}}}}
+                """
+            )
+        )
+        self.platform = self.folder / "platform.yaml"
+        self.platform.write_text("slice: {max_rows: 400, interval_seconds: 0.2}\nspark: {master: 'local[2]'}\n")
+
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        """Return a connection to the shop."""
+        return psycopg.connect(self.server.dsn(self.database))
+
+    def change(self) -> None:
+        """Do one step: creates, updates, deletes, a key change, a long value left alone, now and then a truncate."""
+        self.step += 1
+        base, chance = self.step * 1000, self._chance
+        with self.connect() as connection:
+            for n in range(60):
+                bio = "b" * 5000 + str(base + n) if n % 10 == 0 else None
+                row = (base + n, f"item {n} ☃", n + 0.25, self.step, bio)
+                connection.execute("insert into items values (%s, %s, %s, %s, %s)", row)
+                connection.execute("insert into parts values (%s, 1, %s)", (base + n, n))
+            connection.commit()
+            for n in range(0, 60, 3):
+                for _ in range(chance.randrange(1, 4)):
+                    query = "update items set name = %s where id = %s"
+                    connection.execute(query, (f"renamed {chance.randrange(9)}", base + n))
+            connection.execute("delete from items where id % 7 = 3 and step = %s", (self.step,))
+            connection.execute("delete from parts where item %% 1000 >= 50 and item / 1000 = %s", (self.step,))
+            connection.execute("update items set id = id + 500 where id in (%s, %s)", (base + 8, base + 9))
+            connection.commit()
+            if self.step % 4 == 0:
+                connection.execute("truncate scratch")
+            connection.execute("insert into scratch values (%s, 'x')", (self.step,))
+            connection.commit()
+
+    def cdc(self, *words: str, failpoints: str = "", timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end, or until a failpoint kills it."""
+        command = [sys.executable, "-m", "tailrace.cli.main", *words, "--platform-config", str(self.platform)]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.env(failpoints),
+            text=True,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start the command and leave it running."""
+        command = [sys.executable, "-m", "tailrace.cli.main", *words, "--platform-config", str(self.platform)]
+        log = (self.folder / "run.log").open("ab")
+        return subprocess.Popen(command, cwd=self.folder, env=self.env(), stdout=log, stderr=log)
+
+    def env(self, failpoints: str = "") -> Mapping[str, str]:
+        """Return the environment of a run."""
+        armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": failpoints} if failpoints else {}
+        return {**os.environ, "SHOP_PASSWORD": self.server.password, **armed}
+
+    def finish(self) -> dict[str, object]:
+        """Run to the head; return the report."""
+        done = self.cdc("run", str(self.pipeline), "--once", "--json")
+        assert done.returncode == 0, done.stderr[-3000:]
+        report: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+        return report
+
+    def differences(self, spark: SparkSession) -> list[str]:
+        """Compare every table with the source, and the event log with itself; return what differs."""
+        found = []
+        for table, columns in {"items": "id,name,price,step,bio", "parts": "item,no,qty", "scratch": "id,v"}.items():
+            with self.connect() as connection:
+                source = Counter(
+                    connection.execute(sql.SQL("select {} from {}").format(sql.SQL(columns), sql.Identifier(table)))
+                )
+            rows = spark.read.format("delta").load(str(self.folder / "lake" / table)).select(*columns.split(","))
+            target = Counter(tuple(row) for row in rows.toLocalIterator())
+            found += [f"{table}: lost {row[:2]}" for row in (source - target)]
+            found += [f"{table}: left over {row[:2]}" for row in (target - source)]
+            events = spark.read.format("delta").load(str(self.folder / "events" / table))
+            doubled = events.groupBy(
+                "_cdc_op", "_cdc_position", *columns.split(",")[: 2 if table == "parts" else 1]
+            ).count()
+            found += [f"{table}: doubled event {tuple(row)}" for row in doubled.where("count > 1").toLocalIterator()]
+        return found

@@ -1,0 +1,167 @@
+"""What is wrong with a server, a right or a setting gets a code and a hint, and nothing is left behind."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import ValidationError
+
+from tailrace.core.errors import Halt, TailraceError
+from tailrace.demo.postgres import EmbeddedPostgres
+from tailrace.sources.postgres import Options, PostgresSource
+from tests.service.reading import Database, brief
+
+
+def refusal(source: PostgresSource) -> TailraceError:
+    with pytest.raises(TailraceError) as raised:
+        source.check()
+    assert raised.value.hint
+    return raised.value
+
+
+def nothing_left(database: Database) -> bool:
+    slots = database.sql.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()").fetchall()
+    return not slots and not database.sql.execute("SELECT 1 FROM pg_publication").fetchall()
+
+
+@pytest.fixture
+def reader(database: Database) -> Iterator[dict[str, Any]]:
+    """A user with just a login, on a table owned by another."""
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", f"CREATE ROLE r_{database.name} LOGIN PASSWORD 'sesame-canary'")
+    yield {"username": f"r_{database.name}", "password": "sesame-canary"}
+    database.run(f"DROP OWNED BY r_{database.name}", f"DROP ROLE r_{database.name}")
+
+
+def test_a_ready_database_passes_and_is_left_as_it_was(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    source = database.source()
+    source.check()
+    assert nothing_left(database)
+    assert len(source.plan()) == 2
+
+
+def test_a_wrong_password_is_named_but_not_shown(database: Database) -> None:
+    error = refusal(database.source(password="sesame-canary"))
+    assert (error.code, error.exit_code) == ("wrong-password", 3)
+    assert "sesame-canary" not in error.render()
+    assert "sesame-canary" not in repr(database.options(password="sesame-canary"))
+
+
+def test_a_server_that_is_down(database: Database) -> None:
+    assert refusal(database.source(port=1)).code == "postgres-unreachable"
+
+
+def test_an_unknown_database(database: Database) -> None:
+    assert refusal(database.source(database="nowhere")).code == "unknown-database"
+
+
+def test_an_unknown_table_suggests_the_nearest(database: Database) -> None:
+    database.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    error = refusal(database.source(tables=["public.order"]))
+    assert (error.code, error.exit_code) == ("unknown-table", 2)
+    assert "public.orders" in error.hint
+
+
+def test_rights_are_asked_for_one_by_one(database: Database, reader: dict[str, Any]) -> None:
+    user = reader["username"]
+    source = database.source(tables=["public.a"], **reader)
+    assert "REPLICATION" in str(refusal(source))
+    database.run(f"ALTER ROLE {user} REPLICATION")
+    assert refusal(source).code == "missing-grant"
+    assert 'may not read table "public.a"' in str(refusal(source))
+    database.run(f"GRANT SELECT ON a TO {user}")
+    assert refusal(source).code == "cannot-publish"
+    assert nothing_left(database)
+    database.run(f"CREATE PUBLICATION pub_{database.name} FOR TABLE a WITH (publish_via_partition_root = true)")
+    source.check()
+    database.run("INSERT INTO a VALUES (1)")
+    assert brief(database.read(source)) == [("r", "public.a", (1,))]
+
+
+def test_a_table_whose_updates_would_fail_is_not_published(database: Database) -> None:
+    database.run("CREATE TABLE a (id int)")
+    error = refusal(database.source())
+    assert (error.code, error.exit_code) == ("no-replica-identity", 2)
+
+
+def test_a_type_that_would_be_dropped_is_refused(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY, i interval[])")
+    assert refusal(database.source()).code == "unsupported-type"
+
+
+@pytest.mark.parametrize("value", ["'{{1,2},{3,4}}', NULL", "NULL, 'infinity'", "NULL, '-infinity'"])
+def test_values_that_cannot_be_carried_halt_instead_of_becoming_others(database: Database, value: str) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY, m int[], d date)", f"INSERT INTO a VALUES (1, {value})")
+    with pytest.raises(Halt, match="cannot be carried") as halted:
+        database.read(database.source())
+    assert halted.value.code == "capture-failed"
+
+
+def test_a_publication_of_other_tables_is_left_alone(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION pub_{database.name} FOR TABLE b",
+    )
+    with pytest.raises(TailraceError) as raised:
+        database.read(database.source(tables=["public.a"]))
+    assert raised.value.code == "publication-differs"
+    assert database.slot() == {}
+
+
+def test_a_slot_of_somebody_else_is_left_alone(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    database.sql.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [f"slot_{database.name}"])
+    with pytest.raises(Halt) as raised:
+        database.read(database.source())
+    assert raised.value.code == "slot-exists"
+    assert database.slot()
+
+
+def test_a_table_added_later_halts(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    since = database.read(database.source(tables=["public.a"]))[-1].checkpoint
+    with pytest.raises(Halt) as raised:
+        database.read(database.source(tables=["public.a", "public.b"]), since)
+    assert raised.value.code == "tables-changed"
+
+
+def test_undeploy_removes_slot_and_publication_and_can_be_repeated(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    source = database.source()
+    database.read(source)
+    lag = source.lag(None)
+    assert lag["slot"] == f"slot_{database.name}"
+    assert len(source.undeploy()) == 2
+    assert nothing_left(database)
+    assert source.undeploy() == []
+
+
+def test_wal_level_and_full_servers_are_told(postgres: EmbeddedPostgres) -> None:
+    with tempfile.TemporaryDirectory(prefix="tailrace-pg-") as folder:
+        settings = {"fsync": "off", "wal_level": "replica", "max_replication_slots": "1"}
+        with EmbeddedPostgres(Path(folder) / "server", settings=settings) as server:
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute("CREATE TABLE a (id int PRIMARY KEY)")
+            options = Options(
+                host="127.0.0.1", port=server.port, database="postgres", username="postgres", password=server.password
+            )  # type: ignore[arg-type]
+            source = PostgresSource(options, pipeline_id="p", topic_prefix="cdc", epoch=1)
+            assert refusal(source).code == "wal-level"
+            server.settings["wal_level"] = "logical"
+            server.restart()
+            source.check()
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
+            assert refusal(source).code == "no-free-slot"
+
+
+@pytest.mark.parametrize("name", ["Slot", "a-b", "x'; --", "", "a" * 64])
+def test_slot_names_are_plain(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Options(database="d", slot_name=name)

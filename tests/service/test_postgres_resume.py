@@ -1,0 +1,266 @@
+"""Starting again: nothing lost, nothing twice, and the slot moves only behind what was acknowledged."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tailrace.core.checkpoint import Checkpoint, Snapshotting, Tailing
+from tailrace.core.errors import NotReady, ResyncRequired, Retryable
+from tailrace.core.page import Page
+from tailrace.sources._debezium.stand import lsn_number, stand_at
+from tailrace.sources.postgres import PostgresSource
+from tests.service.reading import Database, brief, events
+
+
+def first_page(source: PostgresSource, since: Checkpoint | None) -> Page[Any]:
+    """Read one page that has rows, acknowledge nothing, and stop as a crash would."""
+    reading = source.pages(since, source.head())
+    try:
+        return next(page for page in reading if page.rows.num_rows)
+    finally:
+        reading.close()
+
+
+def test_a_bulk_insert_that_shares_one_position_is_resumed_in_its_middle(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    since: Checkpoint = database.read(database.source())[-1].checkpoint
+    with database.sql.cursor() as cursor, cursor.copy("COPY a (id, v) FROM STDIN") as copy:
+        for number in range(60):
+            copy.write_row((number, "x"))
+    keys, places = [], []
+    while len(keys) < 60:
+        page = first_page(database.source(batch_rows=7), since)
+        keys += [event["key"]["id"] for event in events([page])]
+        places += [event["source"]["lsn"] for event in events([page])]
+        since = page.checkpoint
+    assert keys == list(range(60))
+    assert len(set(places)) < 10
+    assert brief(database.read(database.source(), since)) == []
+
+
+def workload(database: Database, seed: int) -> None:
+    chance = random.Random(seed)
+    with database.connect(autocommit=False) as connection:
+        for _ in range(12):
+            for _ in range(chance.randint(1, 5)):
+                key = chance.randint(1, 6)
+                connection.execute(
+                    chance.choice(
+                        [
+                            f"INSERT INTO a VALUES ({key}, {chance.random()}) ON CONFLICT (id) DO UPDATE SET v = excluded.v",
+                            f"UPDATE a SET v = v + 1 WHERE id <= {key}",
+                            f"DELETE FROM a WHERE id = {key}",
+                            f"UPDATE a SET id = id + 10 WHERE id = {key}",
+                            "TRUNCATE a",
+                            "INSERT INTO b SELECT coalesce(max(id), 0) + 1 FROM b",
+                        ]
+                    )
+                )
+            connection.rollback() if chance.random() < 0.15 else connection.commit()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_restart_at_every_page_gives_the_events_of_an_uninterrupted_read(database: Database, seed: int) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY, v float8)", "CREATE TABLE b (id int PRIMARY KEY)")
+    start = database.read(database.source())[-1].checkpoint
+    workload(database, seed)
+    whole = [{**event, "ts_ms": 0} for event in events(database.read(database.source(), start, acknowledge=False))]
+    pieces: list[dict[str, Any]] = []
+    since = start
+    while len(pieces) < len(whole):
+        page = first_page(database.source(batch_rows=5), since)
+        pieces += [{**event, "ts_ms": 0} for event in events([page])]
+        since = page.checkpoint
+    assert pieces == whole
+    assert brief(database.read(database.source(), since)) == []
+
+
+def test_writers_during_the_snapshot_lose_nothing(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 500) i"
+    )
+    open_since_before = database.connect(autocommit=False)
+    open_since_before.execute("UPDATE a SET v = -1 WHERE id BETWEEN 400 AND 420")
+    stop = threading.Event()
+
+    def write(seed: int) -> None:
+        chance = random.Random(seed)
+        with database.connect() as connection:
+            while not stop.is_set():
+                key = chance.randint(1, 399)
+                connection.execute(
+                    chance.choice(
+                        [
+                            f"UPDATE a SET v = v + 1 WHERE id = {key}",
+                            f"DELETE FROM a WHERE id = {key}",
+                            f"INSERT INTO a VALUES ({key}, 1) ON CONFLICT DO NOTHING",
+                        ]
+                    )
+                )
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in (1, 2)]
+    for writer in writers:
+        writer.start()
+    # The slot cannot become consistent while a transaction from before is open.
+    threading.Timer(1.0, lambda: (open_since_before.commit(), open_since_before.close())).start()
+    source = database.source(batch_rows=64)
+    pages = database.read(source)
+    stop.set()
+    for writer in writers:
+        writer.join()
+    pages += database.read(source, pages[-1].checkpoint)
+    rows: dict[int, int] = {}
+    for event in events(pages):
+        if event["op"] == "d":
+            rows.pop(event["key"]["id"], None)
+        else:
+            rows[event["key"]["id"]] = event["after"]["v"]
+    assert rows == dict(database.sql.execute("SELECT id, v FROM a").fetchall())  # type: ignore[arg-type]
+
+
+def test_an_interrupted_snapshot_is_taken_again_from_the_start(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a SELECT generate_series(1, 40)")
+    page = first_page(database.source(batch_rows=8), None)
+    assert isinstance(page.checkpoint, Snapshotting)
+    database.run("DELETE FROM a WHERE id = 1")
+    again = database.read(database.source(), page.checkpoint)
+    assert sorted(key for _, _, key in brief(again)) == [(number,) for number in range(2, 41)]
+    assert again[0].since == page.checkpoint
+    assert isinstance(again[-1].checkpoint, Tailing)
+
+
+def test_the_slot_does_not_pass_what_was_not_acknowledged(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    source = database.source(batch_rows=2, heartbeat=0.2)
+    since = database.read(source)[-1].checkpoint
+    before = lsn_number(database.slot()["confirmed"])
+    for number in range(6):
+        database.run(f"INSERT INTO a VALUES ({number})")
+    reading = source.pages(since)
+    held = next(page for page in reading if page.rows.num_rows)
+    time.sleep(1.5)
+    assert lsn_number(database.slot()["confirmed"]) == before
+    source.acknowledge(held.checkpoint)
+    next(reading)
+    assert lsn_number(database.slot()["confirmed"]) <= stand_at(held.checkpoint.at).commit
+    reading.close()
+
+
+def test_reading_on_without_acknowledging_leaves_the_slot_where_it_was(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    source = database.source()
+    since = database.read(source)[-1].checkpoint
+    before = database.slot()["confirmed"]
+    database.run("INSERT INTO a VALUES (2)", "INSERT INTO a VALUES (3)")
+    pages = database.read(source, since, acknowledge=False)
+    assert database.slot()["confirmed"] == before
+    assert brief(database.read(source, since)) == brief(pages)
+    assert lsn_number(database.slot()["confirmed"]) > lsn_number(before)
+
+
+def test_a_heartbeat_moves_the_slot_of_idle_tables(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE other (id int)")
+    source = database.source(tables=["public.a"], heartbeat=0.2)
+    since = database.read(source)[-1].checkpoint
+    database.run("INSERT INTO other SELECT generate_series(1, 1000)")
+    behind = lsn_number(database.sql.execute("SELECT pg_current_wal_lsn()::text").fetchone()[0])  # type: ignore[index]
+    for page in source.pages(since):
+        assert page.rows.num_rows == 0
+        source.acknowledge(page.checkpoint)
+        if lsn_number(database.slot()["confirmed"]) >= behind:
+            source.close()
+
+
+def test_a_source_can_be_opened_and_closed_again_and_again(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    since = database.read(database.source())[-1].checkpoint
+    engines = threading.active_count()
+    for number in range(3):
+        database.run(f"INSERT INTO a VALUES ({number})")
+        source = database.source()
+        threading.Timer(0.1 * number, source.close).start()
+        for _ in source.pages(since):
+            pass
+        pages = database.read(database.source(), since)
+        assert brief(pages) == [("c", "public.a", (number,))]
+        since = pages[-1].checkpoint
+        assert not database.slot()["active"]
+    assert threading.active_count() <= engines
+
+
+def test_a_lost_connection_may_be_tried_again(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    source = database.source(heartbeat=0.2)
+    since = database.read(source)[-1].checkpoint
+    database.run("INSERT INTO a VALUES (1)")
+    seen: list[Page[Any]] = []
+
+    def read_and_cut_the_line() -> None:
+        for page in source.pages(since):
+            seen.append(page)
+            database.run("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+
+    with pytest.raises(Retryable) as lost:
+        read_and_cut_the_line()
+    assert lost.value.code == "connection-lost"
+    database.run("INSERT INTO a VALUES (2)")
+    assert brief(seen + database.read(source, seen[-1].checkpoint)) == [
+        ("c", "public.a", (1,)),
+        ("c", "public.a", (2,)),
+    ]
+
+
+def refused(database: Database, since: Checkpoint) -> ResyncRequired:
+    with pytest.raises(ResyncRequired) as error:
+        database.read(database.source(), since)
+    assert "cdc undeploy" in error.value.hint
+    return error.value
+
+
+def test_a_slot_that_is_gone_re_created_or_moved_on_needs_a_resync(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    since = database.read(database.source())[-1].checkpoint
+    name = f"slot_{database.name}"
+    database.run("INSERT INTO a VALUES (2)", f"SELECT pg_replication_slot_advance('{name}', pg_current_wal_lsn())")
+    assert "beyond the stored position" in str(refused(database, since))
+    database.run(f"SELECT pg_drop_replication_slot('{name}')")
+    assert "is gone" in str(refused(database, since))
+    assert database.slot() == {}
+    database.run(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    assert "re-created" in str(refused(database, since))
+
+
+def test_another_system_or_timeline_needs_a_resync(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    since = database.read(database.source())[-1].checkpoint
+    assert isinstance(since, Tailing)
+    system, timeline = since.origin.split("/")
+    assert "system and timeline" in str(refused(database, Tailing(f"{system}1/{timeline}", since.at)))
+    assert "system and timeline" in str(refused(database, Tailing(f"{system}/{int(timeline) + 1}", since.at)))
+
+
+def test_a_publication_that_is_gone_needs_a_resync(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    since = database.read(database.source(tables=["public.a"]))[-1].checkpoint
+    database.run(f"DROP PUBLICATION pub_{database.name}")
+    assert "publication" in str(refused(database, since))
+
+
+def test_a_slot_in_use_names_who_uses_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.sources.postgres._PATIENCE", 0.3)
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    source = database.source(heartbeat=0.2)
+    since = database.read(source)[-1].checkpoint
+    reading = source.pages(since)
+    held = next(reading)
+    with pytest.raises(NotReady, match=str(database.slot()["active_pid"])) as busy:
+        next(database.source().pages(held.checkpoint))
+    assert busy.value.code == "slot-active"
+    with pytest.raises(NotReady):
+        database.source().undeploy()
+    reading.close()

@@ -1,0 +1,102 @@
+"""Whatever the cut into slices, the replays and the order across keys, Spark and the model agree."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.apply.target import Target
+from tailrace.control.progress import Progress
+from tailrace.control.rejects import Rejects
+from tailrace.core.change import Change, Op, fold
+from tailrace.core.position import Phase, position
+from tailrace.core.table import Evolution
+from tailrace.log.memory import MemoryLog
+from tailrace.runtime.drain import Drain, Pace, drain
+from tailrace.runtime.fold import Choice, Counts, Fold, Rules
+from tailrace.runtime.report import Silent
+from tailrace.sources.memory import MemorySource
+from tailrace.targets import delta
+from tests.spark.histories import TABLE, packed
+
+HISTORIES, EVENTS = 400, 12
+
+
+def logged(changes: Sequence[Change], page_rows: int, *, ordered: bool = True) -> MemoryLog:
+    log = MemoryLog(ordered=ordered)
+    log.recover(None)
+    for page in MemorySource([TABLE], changes, page_rows=page_rows).pages(None):
+        log.append(page)
+    return log
+
+
+def drained(spark: SparkSession, log: MemoryLog, target: Target, folder: Path, max_rows: int) -> list[Counts]:
+    rejects = Rejects(folder / "rejects", enabled=False, limit=0)
+    work = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 20), rejects, Silent())
+    pace = Pace(max_rows, 0.1)
+    tables = {f"cdc.{TABLE.name}": Choice(TABLE.name)}
+    job = Drain("t", log, work, tables, Progress(folder / "progress"), pace, Silent())
+    done = drain(job, threading.Event(), lambda step: step(), upto=log.head())
+    return [counts for _, slices in done for counts in slices]
+
+
+def lake(spark: SparkSession, folder: Path) -> Target:
+    return delta.open_target(
+        "t",
+        delta.Options(path=str(folder / "lake")),
+        spark=lambda: spark,
+        pipeline_id="p",
+        tables={TABLE.name: "packed"},
+        mode="scd1",
+    )
+
+
+def rows_in(spark: SparkSession, folder: Path) -> dict[tuple[object, ...], tuple[str, dict[str, object]]]:
+    rows = spark.read.format("delta").load(str(folder / "lake" / "packed")).toLocalIterator()
+    return {(r["history"], r["key"]): (r["_cdc_position"], {"value": r["value"], "bio": r["bio"]}) for r in rows}
+
+
+@pytest.mark.parametrize("slices", [1, 3, 7])
+def test_any_cut_into_slices_gives_the_model_s_table(spark: SparkSession, tmp_path: Path, slices: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    changes = packed(seed, HISTORIES, EVENTS)
+    log = logged(changes, page_rows=len(changes) // (slices * 2) + 1)
+    counts = drained(spark, log, lake(spark, tmp_path), tmp_path, max_rows=len(changes) // slices + 1)
+    assert sum(c.read for c in counts) == sum(c.applied for c in counts) == len(changes)
+    assert rows_in(spark, tmp_path) == fold(changes).rows, f"seed {seed}"
+
+
+def test_a_drain_that_lost_its_progress_repeats_without_effect(spark: SparkSession, tmp_path: Path) -> None:
+    changes = packed(3, 50, EVENTS)
+    log = logged(changes, page_rows=len(changes) // 5 + 1)
+    drained(spark, log, lake(spark, tmp_path), tmp_path / "one", max_rows=len(changes) // 2)
+    again = drained(spark, log, lake(spark, tmp_path), tmp_path / "two", max_rows=len(changes) // 3)
+    assert sum(c.superseded for c in again) == len(changes)
+    assert rows_in(spark, tmp_path) == fold(changes).rows
+
+
+def test_late_and_repeated_events_in_any_order_give_the_model_s_table(spark: SparkSession, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    changes = [c for c in packed(seed, HISTORIES, EVENTS) if not c.unchanged]
+    shuffled = [*changes, *chance.sample(changes, len(changes) // 5)]
+    chance.shuffle(shuffled)
+    log = logged(shuffled, page_rows=len(shuffled) // 6 + 1, ordered=False)
+    counts = drained(spark, log, lake(spark, tmp_path), tmp_path, max_rows=len(shuffled) // 4 + 1)
+    assert sum(c.applied + c.superseded for c in counts) == len(shuffled)
+    assert rows_in(spark, tmp_path) == fold(changes).rows, f"seed {seed}"
+
+
+def test_a_deleted_row_is_not_brought_back_by_an_older_change(spark: SparkSession, tmp_path: Path) -> None:
+    created = Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 10), (0, 0), {"value": "a", "bio": "x"})
+    deleted = Change(TABLE.name, Op.DELETE, position(1, Phase.CHANGE, 20), (0, 0))
+    log = logged([deleted, created], page_rows=1, ordered=False)
+    drained(spark, log, lake(spark, tmp_path), tmp_path, max_rows=1)
+    assert rows_in(spark, tmp_path) == {}

@@ -1,0 +1,267 @@
+"""What a Delta table holds after each way a batch can break off, and what the target refuses to write to."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.apply.target import Batch, Mark
+from tailrace.core import failpoint
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.table import Column, Evolution, Table, fit
+from tailrace.targets.delta import DeltaTarget, Options, table
+from tests.contracts.target import ITEMS, LOG, at, batch, drop, put, truncate
+
+Opener = Callable[[], DeltaTarget]
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Opener:
+    """Return how the target is opened; each call is a restart."""
+
+    def opened() -> DeltaTarget:
+        names = {"public.items": "items"}
+        return DeltaTarget(
+            "lake", Options(path=str(tmp_path)), spark_session=lambda: spark, pipeline_id="shop", tables=names
+        )
+
+    return opened
+
+
+@pytest.fixture
+def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return how a failpoint is armed for this test alone."""
+    monkeypatch.setattr(failpoint, "_armed", {})
+    return lambda name: failpoint.arm({"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": f"{name}=raise"})
+
+
+def created(lake: Opener, spark: SparkSession) -> DeltaTarget:
+    target = lake()
+    target.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+    target.apply(batch(spark, [put(1, 1), put(1, 2)], 1))
+    return target
+
+
+def ids(spark: SparkSession, path: Path) -> list[int]:
+    return sorted(row["id"] for row in spark.read.format("delta").load(str(path / "items")).collect())
+
+
+def positions(target: DeltaTarget) -> dict[int, tuple[str, bool]]:
+    return {row["id"]: (row["_cdc_position"], row["_cdc_alive"]) for row in target.known(ITEMS.name).collect()}
+
+
+def test_rows_and_mark_are_one_commit(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    created(lake, spark).apply(batch(spark, [put(2, 2, "y"), put(3, 3)], 2))
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/items`").orderBy("version").collect()
+    assert [row["operation"] for row in history] == ["CREATE TABLE", "WRITE", "MERGE"]
+    assert json.loads(history[2]["userMetadata"])["mark"] == {"log": LOG, "offset": 2, "high": at(3), "floor": ""}
+    actions = (tmp_path / "items" / "_delta_log" / f"{2:020}.json").read_text().splitlines()
+    txn = next(json.loads(line)["txn"] for line in actions if "txn" in json.loads(line))
+    assert (txn["appId"], txn["version"]) == (f"tailrace/shop/lake/{LOG}/public.items", 2)
+
+
+@pytest.mark.parametrize("name", ["C19", "C22"])
+def test_a_batch_that_breaks_off_before_its_commit_leaves_nothing_that_counts(
+    name: str, lake: Opener, spark: SparkSession, tmp_path: Path, armed: Callable[[str], None]
+) -> None:
+    target = created(lake, spark)
+    armed(name)
+    with pytest.raises(Retryable):
+        target.apply(batch(spark, [drop(5, 1), put(6, 3)], 2))
+    again = lake()
+    assert again.mark(ITEMS.name) == Mark(LOG, 1, at(1))
+    assert positions(again) == {1: (at(1), True), 2: (at(1), True)}
+    again.apply(batch(spark, [drop(5, 1), put(6, 3)], 2))
+    assert positions(again) == {1: (at(5), False), 2: (at(1), True), 3: (at(6), True)}
+    graves = spark.read.format("delta").load(f"{tmp_path}/_tailrace/items.tombstones")
+    assert graves.count() == 1
+
+
+@pytest.mark.parametrize("name", ["C23", "C25"])
+def test_a_commit_whose_answer_was_lost_is_recognised(
+    name: str, lake: Opener, spark: SparkSession, tmp_path: Path, armed: Callable[[str], None]
+) -> None:
+    target = created(lake, spark)
+    armed(name)
+    lost = batch(spark, [drop(5, 1), put(6, 3)], 2)
+    with pytest.raises(Retryable):
+        target.apply(lost)
+    for opened in (target, lake()):
+        assert opened.mark(ITEMS.name) == Mark(LOG, 2, at(6))
+        assert opened.apply(lost).inserted == 0
+    assert ids(spark, tmp_path) == [2, 3]
+
+
+def test_a_commit_that_landed_before_the_error_is_done(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    target = created(lake, spark)
+    inner = target._table(ITEMS.name)
+    merge = inner._merge
+
+    def landed_then_lost(*args: object) -> None:
+        merge(*args)  # type: ignore[arg-type]
+        raise ConnectionResetError
+
+    inner._merge = landed_then_lost  # type: ignore[assignment]
+    assert target.apply(batch(spark, [put(6, 3)], 2)).inserted == 1
+    assert target.mark(ITEMS.name) == Mark(LOG, 2, at(6))
+    assert ids(spark, tmp_path) == [1, 2, 3]
+
+
+def test_an_offset_of_a_log_that_began_again_halts_instead_of_being_skipped(lake: Opener, spark: SparkSession) -> None:
+    target = created(lake, spark)
+    target.apply(batch(spark, [put(2, 2)], 1, log="log-2"))
+    with pytest.raises(Halt) as halted:
+        target.apply(batch(spark, [put(3, 3)], 1))
+    assert halted.value.code == "commit-not-seen"
+
+
+def test_a_second_owner_of_the_table_conflicts_and_retries(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    created(lake, spark)
+    one, two = lake(), lake()
+    assert one.mark(ITEMS.name) == two.mark(ITEMS.name)
+    one.apply(batch(spark, [put(2, 1, "one")], 2))
+    assert two.apply(batch(spark, [put(2, 1, "two")], 2)).updated == 0
+    rows = spark.read.format("delta").load(f"{tmp_path}/items").where("id = 1").collect()
+    assert [row["name"] for row in rows] == ["one"]
+
+
+def test_commits_of_others_do_not_hide_the_mark(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    target = created(lake, spark)
+    spark.sql(f"OPTIMIZE delta.`{tmp_path}/items`")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/items` SET TBLPROPERTIES ('note' = 'x')")
+    for opened in (target, lake()):
+        assert opened.mark(ITEMS.name) == Mark(LOG, 1, at(1))
+
+
+def test_the_mark_outlives_the_log_that_delta_keeps(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    target = created(lake, spark)
+    target.apply(batch(spark, [truncate(4), put(6, 3), drop(5, 9)], 2))
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/items` SET TBLPROPERTIES ('note' = 'x')")
+    jvm = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, f"{tmp_path}/items").checkpoint()
+    for old in sorted((tmp_path / "items" / "_delta_log").glob("*.json"))[:-1]:
+        old.unlink()
+    assert lake().mark(ITEMS.name) == Mark(LOG, 2, at(6), at(4))
+
+
+def test_a_restored_table_halts(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    target = created(lake, spark)
+    target.apply(batch(spark, [put(2, 2, "y")], 2))
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/items` TO VERSION AS OF 1")
+    for opened in (target, lake()):
+        with pytest.raises(Halt) as halted:
+            opened.mark(ITEMS.name)
+        assert halted.value.code == "table-restored"
+
+
+def test_a_folder_with_other_files_is_left_alone(lake: Opener, tmp_path: Path) -> None:
+    (tmp_path / "items").mkdir()
+    (tmp_path / "items" / "notes.txt").write_text("mine")
+    for look in (lake().have, lake().mark, lambda name: lake().evolve(name, fit(None, ITEMS, Evolution.ALTER))):
+        with pytest.raises(Halt) as halted:
+            look(ITEMS.name)
+        assert halted.value.code == "foreign-table"
+    assert [path.name for path in tmp_path.rglob("*")] == ["items", "notes.txt"]
+
+
+def test_a_delta_table_that_is_not_ours_is_left_alone(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.format("delta").save(f"{tmp_path}/items")
+    with pytest.raises(Halt) as halted:
+        lake().evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+    assert halted.value.code == "foreign-table"
+
+
+@pytest.mark.parametrize("step", ["_add", "set_properties", "_finish"])
+def test_a_fill_that_broke_off_is_finished_before_the_next_batch(
+    step: str, lake: Opener, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = created(lake, spark)
+    grown = Table(ITEMS.name, (*ITEMS.columns, Column("stock", "int", default=5)), ITEMS.keys)
+    original = getattr(table.shape, step)
+
+    def broken(*args: object) -> None:
+        original(*args)
+        raise Retryable("failpoint", f"broke off after {step}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table.shape, step, broken)
+        with pytest.raises(Retryable):
+            target.evolve(ITEMS.name, fit(target.have(ITEMS.name), grown, Evolution.ALTER))
+    again = lake()
+    change = fit(again.have(ITEMS.name), grown, Evolution.ALTER)
+    if change.add:
+        again.evolve(ITEMS.name, change)
+    made = batch(spark, [put(9, 2, "y")], 2, grown)
+    again.apply(Batch(grown, made.rows, made.mark, partial=frozenset({"stock"})))
+    stored = spark.read.format("delta").load(f"{tmp_path}/items")
+    assert {row["id"]: row["stock"] for row in stored.collect()} == {1: 5, 2: None}
+    assert stored.columns == ["id", "name", "size", "stock", "_cdc_position"]
+
+
+def test_a_full_disk_is_worth_another_try() -> None:
+    error = table.translate(OSError(28, "No space left on device"), "applying a batch")
+    assert isinstance(error, Retryable)
+    assert error.code == "disk-full"
+
+
+def test_a_widening_that_delta_lacks_halts(lake: Opener, spark: SparkSession) -> None:
+    tiny = Table(ITEMS.name, (Column("id", "bigint"), Column("n", "tinyint")), ("id",))
+    target = lake()
+    target.evolve(ITEMS.name, fit(None, tiny, Evolution.ALTER))
+    wide = Table(ITEMS.name, (Column("id", "bigint"), Column("n", "float")), ("id",))
+    with pytest.raises(Halt) as halted:
+        target.evolve(ITEMS.name, fit(tiny, wide, Evolution.ALTER))
+    assert halted.value.code == "type-changed"
+    assert target.have(ITEMS.name) == tiny
+
+
+def test_old_tombstones_are_collected_and_the_floor_stays(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    target = created(lake, spark)
+    target.apply(batch(spark, [drop(5, 1), truncate(2)], 2))
+    target.collect_tombstones()
+    assert positions(target)[1] == (at(5), False)
+    later = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)
+    target._table(ITEMS.name).collect_tombstones(later)
+    graves = spark.read.format("delta").load(f"{tmp_path}/_tailrace/items.tombstones")
+    assert [row["_cdc_op"] for row in graves.collect()] == ["t"]
+    assert 1 not in positions(target)
+
+
+def test_a_grown_table_gets_deletion_vectors(
+    lake: Opener, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = created(lake, spark)
+    monkeypatch.setattr(table, "DELETION_VECTORS_FROM", 1)
+    target.apply(batch(spark, [drop(2, 2)], 3))
+    log = "".join(path.read_text() for path in (tmp_path / "items" / "_delta_log").glob("*.json"))
+    assert '"deletionVector"' in log
+    assert ids(spark, tmp_path) == [1]
+    assert lake().mark(ITEMS.name) == Mark(LOG, 3, at(2))
+
+
+def test_tables_can_live_in_the_metastore(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"CREATE DATABASE shelf LOCATION '{tmp_path}'")
+    try:
+        options = Options(catalog="shelf")
+        names = {"public.items": "items"}
+        target = DeltaTarget("lake", options, spark_session=spark, pipeline_id="shop", tables=names)
+        assert target.have(ITEMS.name) is None
+        target.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+        target.apply(batch(spark, [put(1, 1), put(1, 2)], 1))
+        target.apply(batch(spark, [drop(2, 1), put(2, 2, "y")], 2))
+        assert [(row["id"], row["name"]) for row in spark.table("shelf.items").collect()] == [(2, "y")]
+        assert positions(target) == {1: (at(2), False), 2: (at(2), True)}
+        assert target.mark(ITEMS.name) == Mark(LOG, 2, at(2))
+    finally:
+        spark.sql("DROP DATABASE shelf CASCADE")
+
+
+def test_exactly_one_place_is_chosen() -> None:
+    for wrong in ({}, {"path": "a", "catalog": "b"}):
+        with pytest.raises(ValueError, match="either path or catalog"):
+            Options(**wrong)

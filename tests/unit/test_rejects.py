@@ -1,0 +1,87 @@
+"""Dead letters: kept whole, once each, before anything goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailrace.control.rejects import Rejected, Rejects
+from tailrace.core.errors import Halt
+
+
+def rejected(offset: int, value: bytes | None = b'{"op":"c"}', topic: str = "cdc.public.items") -> Rejected:
+    return Rejected(topic, 0, offset, b'{"id":1}', value, 'bad-value: column "a" is no int')
+
+
+@pytest.fixture
+def rejects(tmp_path: Path) -> Rejects:
+    return Rejects(tmp_path, enabled=True, limit=3)
+
+
+def letters(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
+
+
+def test_a_dead_letter_holds_the_event_and_the_reason(rejects: Rejects, tmp_path: Path) -> None:
+    rejects.put("lake", "log1", [rejected(7)])
+    (letter,) = letters(tmp_path)
+    assert letter.pop("dlq.timestamp")
+    assert letter == {
+        "key": '{"id":1}',
+        "value": '{"op":"c"}',
+        "dlq.source_topic": "cdc.public.items",
+        "dlq.source_partition": 0,
+        "dlq.source_offset": 7,
+        "dlq.error_type": "bad-value",
+        "dlq.error_message": 'bad-value: column "a" is no int',
+        "dlq.sink_id": "lake",
+    }
+
+
+def test_keeping_an_event_again_replaces_it(rejects: Rejects) -> None:
+    rejects.put("lake", "log1", [rejected(7), rejected(8)])
+    rejects.put("lake", "log1", [rejected(7)])
+    assert rejects.count("lake") == 2
+
+
+def test_targets_and_logs_do_not_share_letters(rejects: Rejects) -> None:
+    rejects.put("lake", "log1", [rejected(7)])
+    rejects.put("lake", "log2", [rejected(7)])
+    rejects.put("../lake", "log1", [rejected(7)])
+    assert [rejects.count(target) for target in ("lake", "../lake", "other")] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(("value", "text"), [(b"\xff\x00", "base64:/wA="), (None, None), ("é".encode(), "é")])
+def test_a_value_is_kept_whatever_its_bytes(
+    rejects: Rejects, tmp_path: Path, value: bytes | None, text: str | None
+) -> None:
+    rejects.put("lake", "log1", [rejected(7, value)])
+    assert letters(tmp_path)[0]["value"] == text
+
+
+def test_a_flood_halts_and_is_kept_all_the_same(rejects: Rejects) -> None:
+    rejects.put("lake", "log1", [rejected(n) for n in range(3)])
+    with pytest.raises(Halt) as found:
+        rejects.put("lake", "log1", [rejected(3)])
+    assert found.value.code == "too-many-rejects"
+    assert rejects.count("lake") == 4
+
+
+def test_without_dead_letters_the_first_bad_event_halts(tmp_path: Path) -> None:
+    with pytest.raises(Halt) as found:
+        Rejects(tmp_path, enabled=False, limit=3).put("lake", "log1", [rejected(7)])
+    assert found.value.code == "event-rejected"
+    assert letters(tmp_path) == []
+
+
+def test_nothing_to_keep_makes_nothing(rejects: Rejects, tmp_path: Path) -> None:
+    rejects.put("lake", "log1", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_crash_left_half_written_does_not_count(rejects: Rejects, tmp_path: Path) -> None:
+    rejects.put("lake", "log1", [rejected(7)])
+    (tmp_path / "lake" / ".log1-0000-0000000000000008.json.tmp").write_text("{")
+    assert rejects.count("lake") == 1

@@ -1,0 +1,148 @@
+"""What a run tells at its end, and that it always ends. (Runs with targets are in the spark tier.)"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tailrace.config.pipeline import RetryConfig
+from tailrace.control.checkpoints import Checkpoints
+from tailrace.core.checkpoint import Checkpoint, Place, Tailing
+from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.core.page import Page
+from tailrace.log.memory import MemoryLog
+from tailrace.runtime.fold import Counts
+from tailrace.runtime.report import Silent
+from tailrace.runtime.run import Job, RunReport, TargetReport, run
+from tailrace.sources.memory import MemorySource
+from tests.contracts.log import ITEMS, put
+
+
+def job(folder: Path, source: MemorySource) -> Job:
+    log = MemoryLog()
+    policy = RetryConfig(max_attempts=3, initial_wait_seconds=0, max_wait_seconds=0)
+    return Job("shop", source, log, log.head, Checkpoints(folder), [], policy, Silent(), lambda: None)
+
+
+class Failing(MemorySource):
+    """Raises what it is given, once for each, and then goes on."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__([ITEMS], [put(1), put(2)])
+        self._errors = list(errors)
+
+    def pages(self, since: Checkpoint | None, until: Place | None = None) -> Iterator[Page[pa.Table]]:
+        if self._errors:
+            raise self._errors.pop(0)
+        yield from super().pages(since, until)
+
+
+# -- the report
+
+
+def test_the_slices_of_a_target_add_up() -> None:
+    report = TargetReport("lake")
+    report.add([Counts("a", 3, applied=3, inserted=2), Counts("b", 1, rejected=1)], 3)
+    report.add([Counts("a", 4, applied=2, superseded=2, updated=1, deleted=1)], 7)
+    assert (report.slices, report.upto) == (2, 7)
+    assert report.tables["a"] == Counts("a", 7, applied=5, superseded=2, inserted=2, updated=1, deleted=1)
+    assert report.tables["b"] == Counts("b", 1, rejected=1)
+
+
+def test_a_run_is_told_as_the_interface_says() -> None:
+    target = TargetReport("lake", "done")
+    target.add([Counts("public.orders", 10, applied=9, superseded=1, inserted=4, updated=4, deleted=1)], 9)
+    report = RunReport("shop", [target], "done", 12.3456, 3, 1000, Tailing("here", "0/16B3748"))
+    assert json.loads(json.dumps(report.to_json())) == {
+        "pipeline_id": "shop",
+        "status": "done",
+        "seconds": 12.346,
+        "pump": {"pages": 3, "rows": 1000, "checkpoint": {"phase": "tailing", "origin": "here", "at": "0/16B3748"}},
+        "targets": [
+            {
+                "target": "lake",
+                "status": "done",
+                "slices": 1,
+                "upto": "9",
+                "tables": [
+                    {
+                        "table": "public.orders",
+                        "read": 10,
+                        "applied": 9,
+                        "superseded": 1,
+                        "filtered": 0,
+                        "rejected": 0,
+                        "inserted": 4,
+                        "updated": 4,
+                        "deleted": 1,
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def test_tables_are_told_in_the_order_of_their_names() -> None:
+    report = TargetReport("lake")
+    report.add([Counts("b", 1), Counts("a", 2)], 3)
+    assert report.to_json()["tables"] == [asdict(Counts("a", 2)), asdict(Counts("b", 1))]
+
+
+def test_an_error_is_told_with_its_code_and_hint() -> None:
+    target = TargetReport("lake", "failed", error=Halt("no-key", "there is no key", "Give it one."))
+    assert target.to_json()["error"] == {"code": "no-key", "message": "there is no key", "hint": "Give it one."}
+
+
+def test_the_pump_s_error_decides_before_a_target_s() -> None:
+    first, second, pumped = Halt("a", "a"), NotReady("b", "b"), NotReady("c", "c")
+    targets = [TargetReport("x"), TargetReport("y", error=first), TargetReport("z", error=second)]
+    assert RunReport("shop", targets).first_error() is first
+    assert RunReport("shop", targets, error=pumped).first_error() is pumped
+    assert RunReport("shop", targets[:1]).first_error() is None
+
+
+# -- the pump's side of a run
+
+
+def test_a_run_of_once_ends_at_the_head(tmp_path: Path) -> None:
+    source = MemorySource([ITEMS], [put(n) for n in range(1, 8)], page_rows=3)
+    report = run(job(tmp_path, source), threading.Event(), once=True)
+    assert (report.status, report.pages, report.rows) == ("done", 3, 7)
+    assert report.checkpoint == Tailing("memory", "7")
+
+
+def test_an_error_that_may_pass_is_tried_again(tmp_path: Path) -> None:
+    report = run(job(tmp_path, Failing(Retryable("busy", "busy"))), threading.Event(), once=True)
+    assert (report.status, report.rows) == ("done", 2)
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(("error", "code"), [(Halt("broken", "broken"), "broken"), (ValueError("oops"), "internal")])
+def test_any_other_error_ends_the_run_and_is_told(tmp_path: Path, once: bool, error: Exception, code: str) -> None:
+    report = run(job(tmp_path, Failing(error)), threading.Event(), once=once)
+    assert report.status == "failed"
+    assert report.error is not None
+    assert report.error.code == code
+
+
+def test_a_stopped_run_says_so(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    report = run(job(tmp_path, MemorySource([ITEMS], [put(1)])), stop, once=False)
+    assert (report.status, report.error) == ("stopped", None)
+
+
+def test_a_warm_up_that_fails_is_not_the_end(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no Java here")
+
+    source = MemorySource([ITEMS], [put(1)])
+    log = MemoryLog()
+    cold = Job("shop", source, log, log.head, Checkpoints(tmp_path), [], RetryConfig(), Silent(), fail)
+    assert run(cold, threading.Event(), once=True).status == "done"
