@@ -14,7 +14,12 @@ from pathlib import Path
 
 from bench import apply, capture
 
-_FIRST_JOB = "import time, sys; from tailrace.spark import session; session().range(1).count(); print(time.time() - float(sys.argv[1]))"
+_FIRST_JOB = """
+import sys, time
+from tailrace.spark import session
+session().range(1).count()
+print(time.time() - float(sys.argv[1]))
+"""
 
 
 def first_job_seconds() -> list[float]:

@@ -73,7 +73,7 @@ def run(events: int, keys: int, slices: Sequence[int]) -> dict[str, object]:
     spark = session()
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
     try:
-        measure(spark, Workload(20_000, 4_000, page_rows=4_096), 3, folder / "warm")
+        measure(spark, Workload(200_000, 40_000), 3, folder / "warm")
         runs = [measure(spark, Workload(events, keys), count, folder / f"{n}") for n, count in enumerate(slices)]
         return {"runs": runs, "driver_memory_mb": peak_memory_mb(spark)}
     finally:

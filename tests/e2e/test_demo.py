@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -144,15 +145,19 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One run of the command, in a folder that stays."""
-    folder = tmp_path_factory.mktemp("demo") / "folder"
-    command = [sys.executable, "-m", "tailrace.cli.main", "demo", "--seconds", "6", "--dir", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": SOURCE}
-    done = subprocess.run(
-        command, cwd=folder.parent, env=environment, text=True, capture_output=True, timeout=280, check=False
-    )
-    return Finished(folder, done)
+def finished() -> Iterator[Finished]:
+    """One run of the command, in a folder that stays for the tests.
+
+    Not below pytest's own folder: every other run of pytest closes that to the server's user.
+    """
+    with tempfile.TemporaryDirectory(prefix="tailrace-e2e-") as parent:
+        folder = Path(parent) / "demo"
+        command = [sys.executable, "-m", "tailrace.cli.main", "demo", "--seconds", "6", "--dir", str(folder)]
+        environment = {**os.environ, "PYTHONPATH": SOURCE}
+        done = subprocess.run(
+            command, cwd=parent, env=environment, text=True, capture_output=True, timeout=280, check=False
+        )
+        yield Finished(folder, done)
 
 
 def test_the_demo_ends_with_equal_tables(finished: Finished) -> None:

@@ -7,6 +7,7 @@ them at once. Small sets of keys and values make collisions, equal runs and re-c
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tailrace.core.change import Change, Op
 from tailrace.core.position import Phase, position
@@ -56,7 +57,7 @@ def packed(seed: int, histories: int, events: int) -> list[Change]:
             if new not in alive:
                 # A changed key: a delete of the old and a create of the new, at one place.
                 changes.append(Change(TABLE.name, Op.DELETE, position(1, Phase.CHANGE, lsn), at))
-                changes.append(_row(Op.CREATE, position(1, Phase.CHANGE, lsn), new, chance))
+                changes.append(_moved(position(1, Phase.CHANGE, lsn), at, new, chance))
                 del alive[at]
                 alive[new] = True
         elif kind < 0.6:
@@ -69,3 +70,10 @@ def packed(seed: int, histories: int, events: int) -> list[Change]:
 
 def _row(op: Op, place: str, at: tuple[int, int], chance: random.Random) -> Change:
     return Change(TABLE.name, op, place, at, {"value": chance.choice(["a", "b", None]), "bio": chance.choice("xyz")})
+
+
+def _moved(place: str, at: tuple[int, int], new: tuple[int, int], chance: random.Random) -> Change:
+    whole = _row(Op.CREATE, place, new, chance)
+    if chance.random() < 0.5:
+        return replace(whole, old_key=at)
+    return replace(whole, after={"value": chance.choice("ab")}, unchanged=frozenset({"bio"}), old_key=at)

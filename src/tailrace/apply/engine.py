@@ -22,8 +22,8 @@ from tailrace.core.change import Op
 from tailrace.core.table import Column, Table, widens
 
 POSITION, OP, OFFSET, UNCHANGED, PROBLEM = "_cdc_position", "_cdc_op", "_cdc_offset", "_cdc_unchanged", "_cdc_problem"
-EVENTS = "_cdc_events"
-RESERVED = (OP, POSITION, "_cdc_changed_at", "_cdc_topic", "_cdc_partition", OFFSET, UNCHANGED, PROBLEM)
+EVENTS, OLD_KEY = "_cdc_events", "_cdc_old_key"
+RESERVED = (OP, POSITION, "_cdc_changed_at", "_cdc_topic", "_cdc_partition", OFFSET, UNCHANGED, PROBLEM, OLD_KEY)
 
 
 def column(name: str) -> Expression:
@@ -77,7 +77,11 @@ def _shape(rows: DataFrame, schema: Table, want: Table, newest: set[str]) -> Dat
                 problem = F.coalesce(problem, F.when(lost, f'bad-value: column "{target.name}" is no {target.type}'))
             shaped.append(value.alias(target.name))
     unchanged = F.array_union(column(UNCHANGED), F.array(*kept)) if kept else column(UNCHANGED)
-    ours = {UNCHANGED: unchanged, PROBLEM: problem}
+    old_key = F.when(
+        column(OLD_KEY).isNotNull(),
+        F.struct(*(column(OLD_KEY)[key].cast(want.column(key).type).alias(key) for key in want.keys)),
+    )
+    ours = {UNCHANGED: unchanged, PROBLEM: problem, OLD_KEY: old_key if want.keys else F.lit(None)}
     return rows.select(*(ours.get(name, column(name)).alias(name) for name in RESERVED), *shaped)
 
 
@@ -87,9 +91,14 @@ def judge(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     for key in keys:
         missing = (column(OP) != Op.TRUNCATE.value) & column(key).isNull()
         problem = F.coalesce(problem, F.when(missing, f'missing-key: key column "{key}" is null'))
-    # A new row that leaves out a column has no older row to take it from.
-    partial = (column(OP) == Op.CREATE.value) & (F.size(column(UNCHANGED)) > 0)
-    return rows.withColumn(PROBLEM, F.coalesce(problem, F.when(partial, without_row())))
+    return rows.withColumn(PROBLEM, problem)
+
+
+def judge_creates(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Reject a create that leaves out one of the columns `names`: it has no older row to take it from."""
+    left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, names)))
+    partial = (column(OP) == Op.CREATE.value) & (F.size(left_out) > 0)
+    return rows.withColumn(PROBLEM, F.coalesce(column(PROBLEM), F.when(partial, without_row())))
 
 
 def without_row() -> Expression:

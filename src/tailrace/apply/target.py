@@ -7,7 +7,7 @@ crash the mark tells what the rows include, and applying the same batch again ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame
 
@@ -80,6 +80,10 @@ class Target(Protocol):
         """
         ...
 
+    def current(self, table: str) -> DataFrame:
+        """Return the rows of `table` as they are now, at least the columns that `have` names."""
+        ...
+
     def evolve(self, table: str, change: Fit) -> None:
         """Create or alter `table` as `change` says; doing it again does nothing."""
         ...
@@ -90,4 +94,13 @@ class Target(Protocol):
         A row never replaces one with a greater position, deleted ones included. A batch whose mark
         is not beyond the table's own changes nothing.
         """
+        ...
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """The power of a target that remembers deleted rows to forget them in time."""
+
+    def collect_tombstones(self) -> None:
+        """Drop tombstones past their retention; cheap when there are none."""
         ...

@@ -30,7 +30,10 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change to the row of `table` identified by `key`; a truncate has no key."""
+    """A change to the row of `table` identified by `key`; a truncate has no key.
+
+    A changed key is a delete of the old key and a create with `old_key`, both at one position.
+    """
 
     table: str
     op: Op
@@ -38,6 +41,7 @@ class Change:
     key: Key = ()
     after: Mapping[str, Value] | None = None
     unchanged: frozenset[str] = frozenset()
+    old_key: Key | None = None
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Folded:
     rows: dict[Key, tuple[str, dict[str, Value]]] = field(default_factory=dict)
     tombstones: dict[Key, str] = field(default_factory=dict)
     floor: str = ""
+    gone: dict[Key, dict[str, Value]] = field(default_factory=dict)
+    """Rows as they were when last deleted, for a row that goes on under another key."""
 
     def seen(self, key: Key) -> str:
         """Return the newest position known of `key`, be it alive, deleted or truncated."""
@@ -69,7 +75,9 @@ def fold(changes: Iterable[Change], into: Folded | None = None) -> Folded:
             _, old = table.rows.pop(change.key, ("", {}))
             if change.op is Op.DELETE:
                 table.tombstones[change.key] = change.position
+                table.gone[change.key] = old
             else:
+                old = old if change.old_key is None else table.gone.get(change.old_key, {})
                 kept = {name: old[name] for name in change.unchanged if name in old}
                 table.rows[change.key] = (change.position, {**(change.after or {}), **kept})
     return table

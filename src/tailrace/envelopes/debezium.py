@@ -2,9 +2,11 @@
 
 `open_rows` turns log rows of one table, written with one schema, into
 
-    _cdc_op  _cdc_position  _cdc_changed_at  _cdc_offset  _cdc_unchanged  _cdc_problem  and the table's columns
+    _cdc_op  _cdc_position  _cdc_changed_at  _cdc_offset  _cdc_unchanged  _cdc_problem  _cdc_old_key
 
-with column expressions only. `_cdc_problem` says why a message could not be read, or is NULL.
+and the table's columns, with column expressions only. `_cdc_problem` says why a message could not be
+read, or is NULL. `_cdc_old_key` is the key that the row had before, where a create is half of a change
+of key.
 
 The position of a Postgres change is its LSN. It is total per key: a change waits for the row lock, so
 two changes of one row never share an LSN, and the later one has the greater; rows of one bulk insert
@@ -33,6 +35,10 @@ _RAW = {
 }
 
 
+_INFINITE = (9223372036825200000, -9223372036832400000)
+"""How the engine writes the timestamps `infinity` and `-infinity`, which no table here can hold."""
+
+
 def quoted(name: str) -> str:
     """Return `name` as Spark SQL writes an identifier."""
     return "`" + name.replace("`", "``") + "`"
@@ -41,8 +47,9 @@ def quoted(name: str) -> str:
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
     """Open the messages of one table; see the module for the columns that come out."""
     image = ", ".join(f"{quoted(column.name)}: {_raw_type(column)}" for column in table.columns)
+    key = ", ".join(f"{quoted(name)}: {_raw_type(table.column(name))}" for name in table.keys)
     schema = (
-        f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, "
+        f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, old_key struct<{key}>, "
         "source struct<lsn: bigint, ts_ms: bigint, snapshot: string>, _corrupt string"
     )
     options = {"columnNameOfCorruptRecord": "_corrupt"}
@@ -69,8 +76,15 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
         F.col("offset").alias("_cdc_offset"),
         F.coalesce(F.col("m.unchanged"), F.array().cast("array<string>")).alias("_cdc_unchanged"),
         _problem(table, values, max_bytes).alias("_cdc_problem"),
+        F.when(F.col("m.old_key").isNotNull(), F.struct(*map(_old_key, keys))).alias("_cdc_old_key")
+        if (keys := [table.column(name) for name in table.keys])
+        else F.lit(None).alias("_cdc_old_key"),
         *(values[name].alias(name) for name in values),
     )
+
+
+def _old_key(key: Column) -> Expression:
+    return _decode(key.encoding, key.type)(F.col(f"m.old_key.{quoted(key.name)}")).alias(key.name)
 
 
 def _position(op: Expression, epoch: int) -> Expression:
@@ -109,7 +123,7 @@ def _raw_type(column: Column) -> str:
 
 
 def _can_fail(encoding: str) -> bool:
-    return encoding.removeprefix("array:") in ("decimal-text", "timestamp-iso")
+    return encoding.removeprefix("array:") in ("decimal-text", "timestamp-iso", "timestamp-micros")
 
 
 def _decode(encoding: str, type_name: str) -> Callable[[Expression], Expression]:
@@ -123,7 +137,9 @@ def _decode(encoding: str, type_name: str) -> Callable[[Expression], Expression]
         "": lambda value: value,
         "decimal-text": lambda value: value.try_cast(type_name),
         "date-days": F.date_from_unix_date,
-        "timestamp-micros": lambda value: F.timestamp_micros(value).cast("timestamp_ntz"),
+        "timestamp-micros": lambda value: F.when(
+            ~value.isin(*_INFINITE), F.timestamp_micros(value).cast("timestamp_ntz")
+        ),
         "timestamp-iso": lambda value: value.try_cast("timestamp"),
         "time-micros": _time_text,
         "base64": F.unbase64,

@@ -35,6 +35,9 @@ PARTIAL = "partial"
 TRUNCATE = "truncate"
 """Some messages are truncates."""
 
+MOVED = "moved"
+"""Some messages that leave columns out are creates of changed keys."""
+
 
 def features(values: pa.ChunkedArray) -> frozenset[str]:
     """Say what is special about some of our own messages, so that a reader plans for it before reading.
@@ -42,8 +45,11 @@ def features(values: pa.ChunkedArray) -> frozenset[str]:
     It may claim too much (a column's text may look like a message), never too little.
     """
     found = set()
-    if pc.any(pc.match_substring(values, '"unchanged":["')).as_py():
+    partial = pc.match_substring(values, '"unchanged":["')
+    if pc.any(partial).as_py():
         found.add(PARTIAL)
+        if pc.any(pc.match_substring(pc.filter(values, partial), '"old_key":{')).as_py():
+            found.add(MOVED)
     if pc.any(pc.starts_with(values, '{"op":"t"')).as_py():
         found.add(TRUNCATE)
     return frozenset(found)

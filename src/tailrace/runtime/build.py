@@ -19,7 +19,7 @@ from typing import Protocol, Self, cast
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Target
+from tailrace.apply.target import Forgetting, Target
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -29,6 +29,7 @@ from tailrace.control.rejects import Rejects
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Halt, Misconfigured
+from tailrace.core.failpoint import failpoint
 from tailrace.core.table import target_names
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.drain import Drain, Pace
@@ -142,8 +143,8 @@ class Pipeline:
                 self._spark,
             )
             result = run(job, self._stop, once=once, max_slices=max_slices)
-            if result.first_error() is None:
-                self._expire(log)
+            if result.first_error() is None and any(target.slices for target in result.targets):
+                self._clean_up(log, [work.fold.target for work, _ in drains])
             return result
 
     def stop(self) -> None:
@@ -288,7 +289,11 @@ class Pipeline:
                         "Give it a primary key, name one with primary_key under tables, or use mode: append.",
                     )
 
-    def _expire(self, log: LandedLog) -> None:
+    def _clean_up(self, log: LandedLog, targets: Sequence[Target]) -> None:
+        for target in targets:
+            if isinstance(target, Forgetting):
+                target.collect_tombstones()
+        failpoint("C28")
         days = self._platform.log.retention_days
         if days is not None:
             slowest = min(self._progress.load(sink.sink_id, log.name) for sink in self._config.enabled_sinks)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from tailrace.apply import engine
 from tailrace.apply.engine import EVENTS, OFFSET, OP, POSITION, PROBLEM, UNCHANGED, column
+from tailrace.apply.moved import carry_over
 from tailrace.apply.target import Applied, Batch, Mark, Target
 from tailrace.control.rejects import Rejected, Rejects
 from tailrace.core.change import Op
@@ -140,7 +141,7 @@ class Fold:
         self._spark = spark
         self._sessions: dict[str, SparkSession] = {}
         self._log = log
-        self._target = target
+        self.target = target
         self._rules = rules
         self._rejects = rejects
         self._report = report
@@ -157,7 +158,7 @@ class Fold:
         Different tables may be folded at the same time: each has a session of its own.
         """
         spark = self._session(topic)
-        have = self._target.have(choice.table)
+        have = self.target.have(choice.table)
         mark = self._mark(choice.table)
         read = piece.rows_of(topic)
         if mark.offset >= piece.upto:
@@ -166,21 +167,25 @@ class Fold:
         if not schemas:
             return Counts(choice.table, read, applied=read)
         fitted, shape = self._fit(have, list(schemas.values()), choice)
+        named = list(schemas.values())[-1].names()
+        partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
         events = self._open(spark, piece, topic, schemas, shape)
+        if piece.has(topic, landed_rows.MOVED) and partial:
+            events = carry_over(events, self.target.current(choice.table) if have else None, shape)
+        if partial:
+            events = engine.judge_creates(events, named)
         failpoint("C18")
         floor = max(mark.floor, self._truncated_at(events) if piece.has(topic, landed_rows.TRUNCATE) else "")
         seen, taken = Observation(), Observation()
         changes = self._observed(events, mark, floor, seen)
         if not self._log.ordered and have is not None:
-            changes = engine.newer(changes, self._target.known(choice.table), shape.keys)
+            changes = engine.newer(changes, self.target.known(choice.table), shape.keys)
         changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
-        partial = piece.has(topic, landed_rows.PARTIAL)
         rows = self._rows(changes, shape, partial=partial).localCheckpoint()
         tally = Tally(**seen.get, **taken.get)
         if tally.rejected:
             self._reject(spark, piece, topic, events.where(column(PROBLEM).isNotNull()))
-        if partial and self._rules.mode != "append":
-            named = list(schemas.values())[-1].names()
+        if partial:
             orphans = self._orphans(rows, shape, named, exists=have is not None)
             if lost := _sum(orphans, EVENTS):
                 rows = rows.join(orphans, list(shape.keys), "left_anti").localCheckpoint()
@@ -189,11 +194,11 @@ class Fold:
                 tally = tally.reject(lost)
         if not tally.applied:
             return tally.counts(choice.table, read, Applied())
-        self._target.evolve(choice.table, fitted)
+        self.target.evolve(choice.table, fitted)
         new = Mark(self._log.name, piece.upto, max(mark.high, tally.high or ""), floor)
         truncate = floor if floor > mark.floor else ""
         left_out = frozenset(shape.names()) - set(shape.keys) if partial or len(schemas) > 1 else frozenset()
-        done = self._target.apply(Batch(shape, rows, new, truncate, left_out))
+        done = self.target.apply(Batch(shape, rows, new, truncate, left_out))
         self._marks[choice.table] = new
         return tally.counts(choice.table, read, done)
 
@@ -207,7 +212,7 @@ class Fold:
 
     def _mark(self, table: str) -> Mark:
         """Return the mark in terms of this log: a table of an earlier life has nothing of this one."""
-        mark = self._target.mark(table)
+        mark = self.target.mark(table)
         if mark is None:
             return Mark(self._log.name, -1)
         if mark.log == self._log.name:
@@ -216,7 +221,7 @@ class Fold:
         if mark.high >= f"{self._log.epoch:04x}":
             raise Halt(
                 "foreign-target",
-                f'table "{table}" of target "{self._target.name}" was written from another change log',
+                f'table "{table}" of target "{self.target.name}" was written from another change log',
                 "Its rows are not older than this log's, so they cannot be replaced safely. Restore control.root "
                 "of the pipeline that wrote it, or write to another place.",
             )
@@ -236,7 +241,7 @@ class Fold:
         for text in fitted.skipped:
             if text not in self._warned:
                 self._warned.add(text)
-                self._report.warning(f'table "{choice.table}" in target "{self._target.name}": {text}')
+                self._report.warning(f'table "{choice.table}" in target "{self.target.name}": {text}')
         carried = set(want.names())
         columns = tuple(c for c in fitted.table.columns if c.name in carried)
         return fitted, Table(choice.table, columns, want.keys)
@@ -285,7 +290,7 @@ class Fold:
         left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, named)))
         orphans = rows.where((column(OP) == Op.UPDATE.value) & (F.size(left_out) > 0))
         if exists:
-            alive = self._target.known(shape.name).where("_cdc_alive").select(*map(column, shape.keys))
+            alive = self.target.known(shape.name).where("_cdc_alive").select(*map(column, shape.keys))
             orphans = orphans.join(alive, list(shape.keys), "left_anti")
         reason = engine.without_row().alias("_why")
         return orphans.select(*map(column, shape.keys), column(EVENTS), reason).localCheckpoint()
@@ -298,7 +303,7 @@ class Fold:
         raw = piece.read(spark).where((F.col("topic") == topic) & F.col("offset").isin(list(reasons)))
         events = raw.select("topic", "partition", "offset", "key", "value").toLocalIterator()
         self._rejects.put(
-            self._target.name,
+            self.target.name,
             self._log.name,
             (
                 Rejected(r["topic"], r["partition"], r["offset"], r["key"], r["value"], reasons[r["offset"]])

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core import checkpoint as checkpoints
-from tailrace.core.errors import Halt, TailraceError
+from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.runtime.drain import Drain, drain
 from tailrace.runtime.fold import Counts
 from tailrace.runtime.pump import Log, Source, pump
@@ -163,8 +163,9 @@ def _pump(job: Job, stop: threading.Event, result: RunReport, *, once: bool) -> 
         work = functools.partial(pump, job.source, job.log, job.checkpoints, appended, until)
         attempt(work, job.retry, stop, job.report)
     except Exception as error:  # noqa: BLE001
-        result.error = _ours(error)
-        job.report.failed("source", result.error)
+        if not _abandoned(error, stop):
+            result.error = _ours(error)
+            job.report.failed("source", result.error)
 
 
 def _drain(
@@ -183,27 +184,26 @@ def _drain(
             target.add(counts, piece.upto)
         target.status = "stopped" if stop.is_set() else "done"
     except Exception as error:  # noqa: BLE001
-        target.status, target.error = "failed", _ours(error)
-        job.report.failed(work.target, target.error)
+        if _abandoned(error, stop):
+            target.status = "stopped"
+        else:
+            target.status, target.error = "failed", _ours(error)
+            job.report.failed(work.target, target.error)
+
+
+def _abandoned(error: Exception, stop: threading.Event) -> bool:
+    """Say whether `error` only ended work that was to be tried again, had nobody asked to stop."""
+    return stop.is_set() and isinstance(error, Retryable)
 
 
 def _ours(error: Exception) -> TailraceError:
     """Return `error` as one of ours: a thread that died without a word would leave the run waiting for it."""
     if isinstance(error, TailraceError):
         return error
-    halt = Halt("internal", f"{type(error).__name__}: {error}", "This is a defect: please report it.")
+    text = " ".join(str(error).split())[:500]
+    halt = Halt("internal", f"{type(error).__name__}: {text}", "This is a defect: please report it.")
     halt.__cause__ = error
     return halt
-
-
-def ours(error: Exception) -> TailraceError:
-    """Return `error` as one of ours; what no plugin expected is a defect, and is told as one."""
-    if isinstance(error, TailraceError):
-        return error
-    text = " ".join(str(error).split())[:500]
-    internal = Halt("internal", f"{type(error).__name__}: {text}", "This is a defect: please report it.")
-    internal.__cause__ = error
-    return internal
 
 
 def _quietly(work: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from tailrace.core.change import Change, Op
+from tailrace.core.change import Change, Key, Op
 from tailrace.core.checkpoint import Checkpoint, Place, Tailing
 from tailrace.core.page import Page
 from tailrace.core.table import Table
@@ -84,7 +84,10 @@ class MemorySource:
         )
 
     def _key(self, change: Change) -> dict[str, object]:
-        return dict(zip(self._tables[change.table].keys, change.key, strict=True))
+        return self._named(change.table, change.key)
+
+    def _named(self, table: str, key: Key) -> dict[str, object]:
+        return dict(zip(self._tables[table].keys, key, strict=True))
 
     def _message(self, change: Change) -> dict[str, object]:
         _, phase, place = change.position.split(".")
@@ -95,6 +98,7 @@ class MemorySource:
             "before": self._key(change) if deleted else None,
             "after": None if change.after is None or deleted else {**self._key(change), **change.after},
             "unchanged": sorted(change.unchanged),
+            **({} if change.old_key is None else {"old_key": self._named(change.table, change.old_key)}),
             "source": source,
             "ts_ms": 0,
         }

@@ -84,6 +84,13 @@ class MemoryTarget:
         schema = ", ".join([*types, "_cdc_position string", "_cdc_alive boolean"])
         return self._session().createDataFrame([(*key, *known) for key, known in seen.items()], schema)
 
+    def current(self, table: str) -> DataFrame:
+        with self.state.lock:
+            columns = self._kept(table).table.columns
+            rows = [tuple(row[column.name] for column in columns) for row in self.rows(table)]
+        schema = ", ".join(f"`{column.name.replace('`', '``')}` {column.type}" for column in columns)
+        return self._session().createDataFrame(rows, schema)
+
     def evolve(self, table: str, change: Fit) -> None:
         with self.state.lock:
             kept = self._find(table)

@@ -40,6 +40,7 @@ DELETION_VECTORS_FROM = 256 * 1024 * 1024
 
 _FORMAT = 1
 _LONGEST_BOUND = 256
+_BROADCAST_ROWS = 250_000
 _ORDERED = ("tinyint", "smallint", "int", "bigint", "string", "date", "decimal")
 _SETTINGS = {
     # Names and values come from outside: "${...}" in them is text.
@@ -113,6 +114,11 @@ class DeltaTable:
             every = rows.unionByName(graves.withColumn("_cdc_alive", F.lit(False)))
             newest = F.max(F.struct(POSITION, "_cdc_alive")).alias("newest")
             return every.groupBy(*columns).agg(newest).select(*columns, f"newest.{POSITION}", "newest._cdc_alive")
+
+    def current(self) -> DataFrame:
+        """Return the rows as they are stored."""
+        with self._doing("reading the rows"):
+            return self._place.read(self._base)
 
     def evolve(self, change: Fit) -> None:
         """Create or alter the table; a step that was done already is not done again."""
@@ -193,7 +199,10 @@ class DeltaTable:
         columns = [name for name in before.schema().names if name != POSITION]
         carried = frozenset(batch.rows.columns)
         keys = batch.table.keys
-        statement = Merge(self._place.sql, view, columns, carried, keys, batch.partial, batch.truncate, measured.ranges)
+        source = _broadcast(view) if measured.rows <= _BROADCAST_ROWS else view
+        statement = Merge(
+            self._place.sql, source, columns, carried, keys, batch.partial, batch.truncate, measured.ranges
+        )
         conf = self._session.conf
         conf.set(_TXN_APP, self._owner.app_id(batch.mark.log))
         conf.set(_TXN_VERSION, str(batch.mark.offset))
@@ -317,6 +326,12 @@ def _shared_view(rows: DataFrame) -> Iterator[str]:
         yield f"global_temp.{name}"
     finally:
         rows.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def _broadcast(view: str) -> str:
+    # The first pass of a MERGE looks for files with matching keys and needs nothing else of the source:
+    # sent to every task, it spares a shuffle of the whole table.
+    return f"(SELECT /*+ BROADCAST({view}) */ * FROM {view})"
 
 
 def _measure(batch: Batch) -> _Measured:

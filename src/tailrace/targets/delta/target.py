@@ -85,6 +85,9 @@ class DeltaTarget:
     def known(self, table: str) -> DataFrame:
         return self._table(table).known()
 
+    def current(self, table: str) -> DataFrame:
+        return self._table(table).current()
+
     def evolve(self, table: str, change: Fit) -> None:
         self._table(table).evolve(change)
 
