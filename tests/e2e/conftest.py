@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
+from tailrace.spark import session
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,11 @@ def postgres() -> Iterator[EmbeddedPostgres]:
         EmbeddedPostgres(Path(folder) / "pg", settings={"fsync": "off"}) as server,
     ):
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session of the test's own, to read what the command wrote."""
+    opened = session(**{"spark.master": "local[2]", "spark.driver.memory": "1g"})
+    yield opened
+    opened.stop()

@@ -24,6 +24,11 @@ from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
 
+_PLATFORM = """
+slice: {max_rows: 400, interval_seconds: 0.2}
+spark: {master: "local[2]", conf: {spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1}}
+"""
+
 _SCHEMA = """
 create table items (id bigint primary key, name text not null, price numeric(10,2), step int not null, bio text);
 create table parts (item bigint, no int, qty int, primary key (item, no));
@@ -70,7 +75,7 @@ class Shop:
             )
         )
         self.platform = self.folder / "platform.yaml"
-        self.platform.write_text("slice: {max_rows: 400, interval_seconds: 0.2}\nspark: {master: 'local[2]'}\n")
+        self.platform.write_text(_PLATFORM)
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """Return a connection to the shop."""
@@ -91,7 +96,7 @@ class Shop:
                 for _ in range(chance.randrange(1, 4)):
                     query = "update items set name = %s where id = %s"
                     connection.execute(query, (f"renamed {chance.randrange(9)}", base + n))
-            connection.execute("delete from items where id % 7 = 3 and step = %s", (self.step,))
+            connection.execute("delete from items where id %% 7 = 3 and step = %s", (self.step,))
             connection.execute("delete from parts where item %% 1000 >= 50 and item / 1000 = %s", (self.step,))
             connection.execute("update items set id = id + 500 where id in (%s, %s)", (base + 8, base + 9))
             connection.commit()

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from tailrace.core.checkpoint import Checkpoint
+from tailrace.core.checkpoint import Checkpoint, Tailing
 from tailrace.core.page import Page
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.sources.postgres import Options, PostgresSource
@@ -70,10 +70,11 @@ class Database:
     def read(
         self, source: PostgresSource, since: Checkpoint | None = None, *, acknowledge: bool = True
     ) -> list[Page[Any]]:
-        """Read all that is there now."""
+        """Read all that is there now; the page that only notes that a snapshot begins is left out."""
         pages = []
         for page in source.pages(since, source.head()):
-            pages.append(page)
+            if page.rows.num_rows or isinstance(page.checkpoint, Tailing):
+                pages.append(page)
             if acknowledge:
                 source.acknowledge(page.checkpoint)
         return pages

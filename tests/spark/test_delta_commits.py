@@ -244,6 +244,21 @@ def test_a_grown_table_gets_deletion_vectors(
     assert lake().mark(ITEMS.name) == Mark(LOG, 3, at(2))
 
 
+def test_a_compaction_behind_a_batch_does_not_pass_for_it(
+    lake: Opener, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = created(lake, spark)
+    monkeypatch.setattr(table, "DELETION_VECTORS_FROM", 1)
+    target._table(ITEMS.name)._session.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
+    assert target.apply(batch(spark, [put(2, 2, "y"), put(2, 3)], 2)).inserted == 1
+    assert target.apply(batch(spark, [put(3, 4), drop(3, 3)], 3)).deleted == 1
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/items`").collect()
+    assert "OPTIMIZE" in {row["operation"] for row in history}
+    for opened in (target, lake()):
+        assert opened.mark(ITEMS.name) == Mark(LOG, 3, at(3))
+    assert ids(spark, tmp_path) == [1, 2, 4]
+
+
 def test_tables_can_live_in_the_metastore(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"CREATE DATABASE shelf LOCATION '{tmp_path}'")
     try:

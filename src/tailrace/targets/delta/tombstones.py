@@ -49,11 +49,10 @@ class Tombstones:
         self._create(batch.table)
         self._clean = False
         self._append(batch)
-        self._clean = True
 
-    def forget(self) -> None:
-        """Look again for tombstones of a batch that was not committed before the next are added."""
-        self._clean = False
+    def settle(self) -> None:
+        """Take note that the last batch was committed, so that there is nothing to remove before the next."""
+        self._clean = True
 
     def of_keys(self, keys: tuple[str, ...], committed: Committed) -> DataFrame | None:
         """Return key columns and position of every tombstone that counts; `None` if there never was one."""
