@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from tailrace.demo.postgres import EmbeddedPostgres
 
 _PLATFORM = """
-slice: {max_rows: 400, interval_seconds: 0.2}
+slice: {max_rows: MAX_ROWS, interval_seconds: 0.2}
 spark: {master: "local[2]", conf: {spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1}}
 """
 
@@ -46,6 +46,7 @@ class Shop:
     seed: int
     database: str = field(default_factory=lambda: f"kill_{uuid.uuid4().hex[:10]}")
     step: int = 0
+    max_rows: int = 400
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -75,7 +76,7 @@ class Shop:
             )
         )
         self.platform = self.folder / "platform.yaml"
-        self.platform.write_text(_PLATFORM)
+        self.platform.write_text(_PLATFORM.replace("MAX_ROWS", str(self.max_rows)))
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """Return a connection to the shop."""

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
@@ -28,6 +29,7 @@ DRAIN = [
 ]
 
 
+@pytest.mark.timeout(1500)
 def test_every_failpoint_kills_and_the_next_run_mends(
     tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkSession
 ) -> None:
@@ -43,11 +45,12 @@ def test_every_failpoint_kills_and_the_next_run_mends(
     assert all(table["applied"] == 0 for target in again["targets"] for table in target["tables"])  # type: ignore[index, union-attr]
 
 
+@pytest.mark.timeout(1500)
 def test_random_kills_under_load(tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkSession) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    shop = Shop(tmp_path, postgres, seed=seed)
+    shop = Shop(tmp_path, postgres, seed=seed, max_rows=20_000)
     shop.change()
     over = threading.Event()
 

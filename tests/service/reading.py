@@ -68,12 +68,12 @@ class Database:
         return found or {}
 
     def read(
-        self, source: PostgresSource, since: Checkpoint | None = None, *, acknowledge: bool = True
+        self, source: PostgresSource, since: Checkpoint | None = None, *, acknowledge: bool = True, noted: bool = False
     ) -> list[Page[Any]]:
-        """Read all that is there now; the page that only notes that a snapshot begins is left out."""
+        """Read all that is there now; `noted` keeps the page that only notes that a snapshot begins."""
         pages = []
         for page in source.pages(since, source.head()):
-            if page.rows.num_rows or isinstance(page.checkpoint, Tailing):
+            if noted or page.rows.num_rows or isinstance(page.checkpoint, Tailing):
                 pages.append(page)
             if acknowledge:
                 source.acknowledge(page.checkpoint)

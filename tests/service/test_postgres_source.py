@@ -38,7 +38,7 @@ def test_pages_are_a_chain_and_name_their_schemas(database: Database) -> None:
     database.run(
         "CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a SELECT i, 'x' FROM generate_series(1, 50) i"
     )
-    pages = database.read(database.source(batch_rows=8))
+    pages = database.read(database.source(batch_rows=8), noted=True)
     assert [page.since for page in pages] == [None, *[page.checkpoint for page in pages[:-1]]]
     assert isinstance(pages[0].checkpoint, Snapshotting)
     for page in pages:

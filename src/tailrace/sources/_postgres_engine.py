@@ -72,7 +72,8 @@ def engine_config(
         "max.batch.size": str(batch_rows),
         "max.queue.size": str(4 * batch_rows),
         "max.queue.size.in.bytes": str(128 << 20),
-        "poll.interval.ms": "50",
+        # A batch is a page is a file: wait a little for company, unless the batch is full already.
+        "poll.interval.ms": "300",
         "heartbeat.interval.ms": str(int(heartbeat_seconds * 1000)),
         "heartbeat.action.query": MESSAGE,
     }
