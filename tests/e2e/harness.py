@@ -106,7 +106,7 @@ class Shop:
             connection.execute("insert into scratch values (%s, 'x')", (self.step,))
             connection.commit()
 
-    def cdc(self, *words: str, failpoints: str = "", timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def cdc(self, *words: str, failpoints: str = "", timeout: float = 900) -> subprocess.CompletedProcess[str]:
         """Run the command to its end, or until a failpoint kills it."""
         command = [sys.executable, "-m", "tailrace.cli.main", *words, "--platform-config", str(self.platform)]
         return subprocess.run(
@@ -122,8 +122,8 @@ class Shop:
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the command and leave it running."""
         command = [sys.executable, "-m", "tailrace.cli.main", *words, "--platform-config", str(self.platform)]
-        log = (self.folder / "run.log").open("ab")
-        return subprocess.Popen(command, cwd=self.folder, env=self.env(), stdout=log, stderr=log)
+        with (self.folder / "run.log").open("ab") as log:
+            return subprocess.Popen(command, cwd=self.folder, env=self.env(), stdout=log, stderr=log)
 
     def env(self, failpoints: str = "") -> Mapping[str, str]:
         """Return the environment of a run."""
