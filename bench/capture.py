@@ -46,8 +46,8 @@ create table orders (id bigint primary key, customer bigint, status text, total 
 """
 
 _LOAD = """
-insert into orders select n, n % 1000, 'paid', n / 7.0, n, now(), current_date, 'order ' || n || ' for the neighbours',
-                          n % 2 = 0, n / 3.0 from generate_series(%s, %s) n
+insert into orders select n, n %% 1000, 'paid', n / 7.0, n, now(), current_date, 'order ' || n || ' for the neighbours',
+                          n %% 2 = 0, n / 3.0 from generate_series(%s::bigint, %s::bigint) n
 """
 
 
