@@ -176,7 +176,7 @@ def test_a_delta_table_that_is_not_ours_is_left_alone(lake: Opener, spark: Spark
     assert halted.value.code == "foreign-table"
 
 
-@pytest.mark.parametrize("step", ["_add", "set_properties"])
+@pytest.mark.parametrize("step", ["_add", "set_properties", "_finish"])
 def test_a_fill_that_broke_off_is_finished_before_the_next_batch(
     step: str, lake: Opener, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
