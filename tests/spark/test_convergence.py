@@ -81,6 +81,31 @@ def test_a_drain_that_lost_its_progress_repeats_without_effect(spark: SparkSessi
     assert rows_in(spark, tmp_path) == fold(changes).rows
 
 
+def test_a_changed_key_that_was_applied_already_is_not_rejected_by_a_larger_slice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    created = Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 10), (0, 0), {"value": "a", "bio": "x"})
+    deleted = Change(TABLE.name, Op.DELETE, position(1, Phase.CHANGE, 20), (0, 0))
+    left_out = frozenset({"bio"})
+    moved = Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 20), (0, 1), {"value": "a"}, left_out, (0, 0))
+    later = Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 30), (0, 2), {"value": "b", "bio": "y"})
+    changes = [created, deleted, moved, later]
+    log = MemoryLog()
+    log.recover(None)
+    pages = MemorySource([TABLE], changes, page_rows=1).pages(None)
+    log.append(next(pages))
+    drained(spark, log, lake(spark, tmp_path), tmp_path / "zero", max_rows=9)
+    log.append(next(pages))
+    log.append(next(pages))
+    drained(spark, log, lake(spark, tmp_path), tmp_path / "zero", max_rows=9)
+    log.append(next(pages))
+    target = lake(spark, tmp_path)
+    Progress(tmp_path / "one" / "progress").save("t", log.name, 0, {})
+    counts = drained(spark, log, target, tmp_path / "one", max_rows=9)
+    assert [(c.read, c.applied, c.superseded, c.rejected) for c in counts] == [(3, 1, 2, 0)]
+    assert rows_in(spark, tmp_path) == fold(changes).rows
+
+
 def test_late_and_repeated_events_in_any_order_give_the_model_s_table(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

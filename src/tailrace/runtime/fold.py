@@ -173,7 +173,7 @@ class Fold:
         if piece.has(topic, landed_rows.MOVED) and partial:
             events = carry_over(events, self.target.current(choice.table) if have else None, shape)
         if partial:
-            events = engine.judge_creates(events, named)
+            events = engine.judge_creates(events, named, mark.offset)
         failpoint("C18")
         floor = max(mark.floor, self._truncated_at(events) if piece.has(topic, landed_rows.TRUNCATE) else "")
         seen, taken = Observation(), Observation()
