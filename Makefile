@@ -7,7 +7,7 @@ PYTHON ?= python3
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CODE := src tests bench dev
+CODE := src tests bench
 
 ##@ Use
 .PHONY: help install demo bench
@@ -60,7 +60,7 @@ lock: python-is-ready ## Resolve the dependencies again into requirements.txt
 
 clean: ## Remove .venv and everything that was generated here; the jar cache stays
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .tailrace bench/results
-	find src tests bench dev -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: python-is-ready java-is-ready
 python-is-ready:
