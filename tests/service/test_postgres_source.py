@@ -81,6 +81,17 @@ def test_a_changed_key_is_a_delete_and_a_create_that_names_the_old_key(database:
     assert created["after"] == {"id": 2, "v": "x"}
 
 
+def test_the_two_halves_of_a_changed_key_are_in_one_page(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a SELECT generate_series(1, 99)")
+    source = database.source(tables=["public.a"], batch_rows=7)
+    start = database.read(source)[-1].checkpoint
+    database.run("INSERT INTO a VALUES (1000)", "UPDATE a SET id = id + 200 WHERE id < 100")
+    pages = database.read(database.source(tables=["public.a"], batch_rows=7), start)
+    assert len(pages) > 9
+    assert [op for op, _, _ in brief(pages)] == ["c", *["d", "c"] * 99]
+    assert not [page for page in pages if brief([page])[-1:] and brief([page])[-1][0] == "d"]
+
+
 def test_truncate_has_no_key_and_the_schema_of_the_rows(database: Database) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     source = database.source()

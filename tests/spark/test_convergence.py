@@ -106,6 +106,30 @@ def test_a_changed_key_that_was_applied_already_is_not_rejected_by_a_larger_slic
     assert rows_in(spark, tmp_path) == fold(changes).rows
 
 
+def test_a_value_is_carried_over_from_the_life_that_moved_and_not_from_an_older_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def at(lsn: int, op: Op, key: int, value: str = "a", bio: str | None = None, old: int | None = None) -> Change:
+        after = {"value": value} | ({"bio": bio} if bio else {})
+        left_out = frozenset[str]() if bio or op is Op.DELETE else frozenset({"bio"})
+        moved = None if old is None else (0, old)
+        return Change(TABLE.name, op, position(1, Phase.CHANGE, lsn), (0, key), after, left_out, moved)
+
+    changes = [
+        at(10, Op.CREATE, 0, bio="older life"),
+        at(20, Op.CREATE, 1, bio="mine"),
+        at(30, Op.DELETE, 0),
+        at(40, Op.DELETE, 1),
+        at(40, Op.CREATE, 0, old=1),
+        at(50, Op.DELETE, 0),
+        at(50, Op.CREATE, 2, old=0),
+    ]
+    log = logged(changes, page_rows=len(changes))
+    drained(spark, log, lake(spark, tmp_path), tmp_path, max_rows=len(changes))
+    assert [row["bio"] for _, row in rows_in(spark, tmp_path).values()] == ["mine"]
+    assert rows_in(spark, tmp_path) == fold(changes).rows
+
+
 def test_late_and_repeated_events_in_any_order_give_the_model_s_table(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

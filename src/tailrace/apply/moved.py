@@ -3,6 +3,9 @@
 A changed key reaches us as a delete of the old key and a create of the new one. The create leaves out
 what was not rewritten (unchanged TOAST), and unlike an update it has no row of its own key to keep it
 from. The value stands in an older change of the old key, or in the target's row of it.
+
+An old key may have lived before: what is taken is from the life that ended with the move, which began
+with the last create of that key in the slice or, without one, is the target's row.
 """
 
 from __future__ import annotations
@@ -21,73 +24,89 @@ from tailrace.core.table import Table
 _LONGEST = 8
 """How often one row may change its key within one slice and still be followed."""
 
+_BORN = (Op.CREATE.value, Op.READ.value)
+
 
 def carry_over(events: DataFrame, before: DataFrame | None, table: Table) -> DataFrame:
     """Complete creates of changed keys from what went before them, in `events` or in the rows `before` them."""
-    left = -1
+    events = events.localCheckpoint()
+    moved = events.where(_incomplete()).localCheckpoint()
+    waiting = moved.count()
+    if not waiting:
+        return events
+    others = _others(events, moved, table).localCheckpoint()
     for _ in range(_LONGEST):
-        moved = events.where(
-            (column(OP) == Op.CREATE.value)
-            & (F.size(column(UNCHANGED)) > 0)
-            & column(OLD_KEY).isNotNull()
-            & column(PROBLEM).isNull()
-        ).localCheckpoint()
-        waiting = moved.count()
-        if waiting in (0, left):
+        found = _found(moved, others.unionByName(moved), before, table)
+        moved = _filled(moved, found, table).localCheckpoint()
+        left = moved.where(_incomplete()).count()
+        if left in (0, waiting):
             break
-        left = waiting
-        events = _filled(events, _found(moved, events, before, table), table).localCheckpoint()
-    return events
+        waiting = left
+    done = moved.select(column(OFFSET).alias("_for"), F.struct(UNCHANGED, *map(column, _values(table))).alias("_row"))
+    joined = events.join(F.broadcast(done), column(OFFSET) == F.col("_for"), "left")
+    replaced = {
+        name: F.when(F.col("_for").isNotNull(), F.col("_row")[name]).otherwise(column(name))
+        for name in (UNCHANGED, *_values(table))
+    }
+    return joined.select(*(replaced.get(name, column(name)).alias(name) for name in events.columns))
 
 
-def _found(moved: DataFrame, events: DataFrame, before: DataFrame | None, table: Table) -> DataFrame:
+def _incomplete() -> Expression:
+    partial = (column(OP) == Op.CREATE.value) & (F.size(column(UNCHANGED)) > 0)
+    return partial & column(OLD_KEY).isNotNull() & column(PROBLEM).isNull()
+
+
+def _others(events: DataFrame, moved: DataFrame, table: Table) -> DataFrame:
+    """Return what else `events` say of the keys that were moved from."""
+    old = moved.select(*(column(OLD_KEY)[key].alias(f"_old_{n}") for n, key in enumerate(table.keys))).distinct()
+    alive = ~column(OP).isin(Op.DELETE.value, Op.TRUNCATE.value) & column(PROBLEM).isNull()
+    return events.where(alive & ~_incomplete()).join(F.broadcast(old), _same_key(table), "left_semi")
+
+
+def _found(moved: DataFrame, older: DataFrame, before: DataFrame | None, table: Table) -> DataFrame:
     """Return, by offset, what is known of each value that a moved row leaves out."""
     wanted = moved.select(
         column(OFFSET).alias("_for"),
         column(POSITION).alias("_at"),
         *(column(OLD_KEY)[key].alias(f"_old_{n}") for n, key in enumerate(table.keys)),
     )
-    # The delete of the old key is at the very place of the create, so it is not among the older ones.
-    older = events.where(~column(OP).isin(Op.DELETE.value, Op.TRUNCATE.value) & column(PROBLEM).isNull())
     joined = wanted.join(older, _same_key(table) & (column(POSITION) < F.col("_at")), "left")
     order = F.struct(column(POSITION), column(OFFSET))
     given = [
         F.max_by(
-            F.struct(column(name).alias("value")),
+            F.struct(column(POSITION).alias("at"), column(name).alias("value")),
             F.when(column(OFFSET).isNotNull() & ~F.array_contains(column(UNCHANGED), name), order),
         ).alias(f"_found_{n}")
         for n, name in enumerate(_values(table))
     ]
+    born = F.max(F.when(column(OP).isin(*_BORN), column(POSITION))).alias("_born")
     old = [f"_old_{n}" for n in range(len(table.keys))]
-    found = joined.groupBy("_for", *old).agg(*given)
-    if before is None:
-        return found.drop(*old)
-    with_rows = found.join(before.withColumn("_there", F.lit(True)), _same_key(table), "left")
-    return with_rows.select(
-        "_for",
-        *(
-            F.coalesce(F.col(f"_found_{n}"), F.when(F.col("_there"), F.struct(column(name).alias("value")))).alias(
-                f"_found_{n}"
-            )
-            if name in before.columns
-            else F.col(f"_found_{n}")
-            for n, name in enumerate(_values(table))
-        ),
-    )
+    found = joined.groupBy("_for", *old).agg(born, *given)
+    if before is not None:
+        found = found.join(before.withColumn("_there", F.lit(True)), _same_key(table), "left")
+    stored = () if before is None else before.columns
+    return found.select("_for", *(_value(n, name, stored=name in stored) for n, name in enumerate(_values(table))))
 
 
-def _filled(events: DataFrame, found: DataFrame, table: Table) -> DataFrame:
-    joined = events.join(found, column(OFFSET) == F.col("_for"), "left")
-    values = {}
+def _value(n: int, name: str, *, stored: bool) -> Expression:
+    given, whole_life = F.col(f"_found_{n}"), F.col("_born").isNull()
+    value = F.when(given.isNotNull() & (whole_life | (given["at"] >= F.col("_born"))), F.struct(given["value"]))
+    if stored:
+        value = F.coalesce(value, F.when(whole_life & F.col("_there"), F.struct(column(name).alias("value"))))
+    return value.alias(f"_found_{n}")
+
+
+def _filled(moved: DataFrame, found: DataFrame, table: Table) -> DataFrame:
+    joined = moved.join(found, column(OFFSET) == F.col("_for"), "left")
+    changed = {}
     still = []
     for n, name in enumerate(_values(table)):
-        taken = F.array_contains(column(UNCHANGED), name) & F.col(f"_found_{n}").isNotNull()
-        values[name] = F.when(taken, F.col(f"_found_{n}")["value"]).otherwise(column(name))
-        still.append(F.when(F.array_contains(column(UNCHANGED), name) & ~taken, F.lit(name)))
-    moved = F.col("_for").isNotNull()
-    left = F.when(moved, F.array_compact(F.array(*still))).otherwise(column(UNCHANGED))
-    changed = {**values, UNCHANGED: left}
-    return joined.select(*(changed.get(name, column(name)).alias(name) for name in events.columns))
+        left_out = F.array_contains(column(UNCHANGED), name)
+        taken = left_out & F.col(f"_found_{n}").isNotNull()
+        changed[name] = F.when(taken, F.col(f"_found_{n}")["value"]).otherwise(column(name))
+        still.append(F.when(left_out & ~taken, F.lit(name)))
+    changed[UNCHANGED] = F.array_compact(F.array(*still))
+    return joined.select(*(changed.get(name, column(name)).alias(name) for name in moved.columns))
 
 
 def _same_key(table: Table) -> Expression:

@@ -17,7 +17,8 @@ class Page(Generic[Rows]):
     """A stretch of a source between two checkpoints.
 
     `since` and `checkpoint` make pages a chain: the log appends a page only behind the one it
-    follows. `schemas` holds, by fingerprint, every table schema that the rows refer to.
+    follows. The two halves of a changed key are never in two pages, because the second may need what
+    the first one deletes. `schemas` holds, by fingerprint, every table schema that the rows refer to.
     """
 
     rows: Rows

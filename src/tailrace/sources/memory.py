@@ -47,6 +47,8 @@ class MemorySource:
         end = len(self.changes) if until is None else min(int(until), len(self.changes))
         while start < end and not self._closed:
             upto = min(start + self._page_rows, end)
+            while upto < end and self.changes[upto].old_key is not None:
+                upto += 1
             checkpoint = Tailing("memory", str(upto))
             schemas = {table.fingerprint(): table for table in self._tables.values()}
             yield Page(self._rows(self.changes[start:upto]), since, checkpoint, schemas)

@@ -115,6 +115,9 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
 
     private long skipXid, skipLsn, skipCount;
 
+    /** The first half of a changed key, kept back until the second half can be in the same page. */
+    private SourceRecord held;
+
     /** `keysOf` names the tables to read, each with the list of its key columns. */
     public Consumer(String prefix, String unavailable, Map keysOf) throws IOException {
         this.prefix = prefix;
@@ -256,8 +259,8 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         rows = 0;
         keys.reset();
         values.reset();
-        int size = records.size();
-        received += size;
+        received += records.size();
+        int size = records.size() + 1;
         if (times.length < size) {
             times = new long[size];
             schemas = new int[size];
@@ -265,8 +268,15 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
             keyEnds = new int[size + 1];
             valueEnds = new int[size + 1];
         }
-        for (int i = 0; i < size; i++) {
-            pack((SourceRecord) ((RecordChangeEvent) records.get(i)).record());
+        for (int i = 0; i < records.size(); i++) {
+            SourceRecord record = (SourceRecord) ((RecordChangeEvent) records.get(i)).record();
+            if (held != null) {
+                pack(held);
+            }
+            held = record.headers().lastWithName("__debezium.newkey") == null ? null : record;
+            if (held == null) {
+                pack(record);
+            }
         }
         keyData = direct(keyData, keys.size()).put(keys.array(), 0, keys.size());
         valueData = direct(valueData, values.size()).put(values.array(), 0, values.size());
