@@ -94,13 +94,13 @@ def judge(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     return rows.withColumn(PROBLEM, problem)
 
 
-def judge_creates(rows: DataFrame, names: Sequence[str], since: int) -> DataFrame:
+def judge_creates(rows: DataFrame, names: Sequence[str], included: Expression) -> DataFrame:
     """Reject a create that leaves out one of the columns `names`: it has no older row to take it from.
 
-    What the target includes up to offset `since` was judged when it was applied; its old row is gone now.
+    What the target has `included` already was judged when it was applied; its old row is gone now.
     """
     left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, names)))
-    partial = (column(OP) == Op.CREATE.value) & (F.size(left_out) > 0) & (column(OFFSET) > since)
+    partial = (column(OP) == Op.CREATE.value) & (F.size(left_out) > 0) & ~included
     return rows.withColumn(PROBLEM, F.coalesce(column(PROBLEM), F.when(partial, without_row())))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -173,11 +174,11 @@ class Fold:
         if piece.has(topic, landed_rows.MOVED) and partial:
             events = carry_over(events, self.target.current(choice.table) if have else None, shape)
         if partial:
-            events = engine.judge_creates(events, named, mark.offset)
+            events = engine.judge_creates(events, named, _included(piece, mark))
         failpoint("C18")
         floor = max(mark.floor, self._truncated_at(events) if piece.has(topic, landed_rows.TRUNCATE) else "")
         seen, taken = Observation(), Observation()
-        changes = self._observed(events, mark, floor, seen)
+        changes = self._observed(events, _included(piece, mark), mark.floor, floor, seen)
         if not self._log.ordered and have is not None:
             changes = engine.newer(changes, self.target.known(choice.table), shape.keys)
         changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
@@ -264,10 +265,12 @@ class Fold:
         row = truncates.agg(F.max(column(POSITION))).first()
         return (row[0] if row else None) or ""
 
-    def _observed(self, events: DataFrame, mark: Mark, floor: str, seen: Observation) -> DataFrame:
+    def _observed(
+        self, events: DataFrame, included: Expression, old_floor: str, floor: str, seen: Observation
+    ) -> DataFrame:
         """Count what there is, and keep what may change a row."""
         good = column(PROBLEM).isNull()
-        stale = good & ((column(OFFSET) <= mark.offset) | (column(POSITION) <= mark.floor))
+        stale = good & (included | (column(POSITION) <= old_floor))
         append = self._rules.mode == "append"
         gone = F.lit(False) if append else (column(OP) == Op.TRUNCATE.value) | (column(POSITION) <= floor)
         observed = events.observe(
@@ -310,6 +313,15 @@ class Fold:
                 for r in events
             ),
         )
+
+
+def _included(piece: Slice, mark: Mark) -> Expression:
+    """Say of a row whether the table includes it already; of a slice that begins behind the mark, none is.
+
+    Spark writes a number into the code that it compiles, so a comparison with the mark in every slice
+    would have it compile every slice anew.
+    """
+    return column(OFFSET) <= mark.offset if mark.offset > piece.after else F.lit(False)
 
 
 def _sum(rows: DataFrame, name: str) -> int:

@@ -57,6 +57,18 @@ QUIET_OPTIONS = (
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
 )
 
+SPEED_OPTIONS = (
+    # Spark compiles new classes for every query. On few cores the optimising compiler took up to half of the
+    # machine for code that ran a few seconds, so only what stays hot is handed to it. The figures are in
+    # docs/explanation/speed.md.
+    "-XX:Tier4InvocationThreshold=20000",
+    "-XX:Tier4MinInvocationThreshold=5000",
+    "-XX:Tier4CompileThreshold=40000",
+    "-XX:Tier4BackEdgeThreshold=150000",
+)
+_COLLECTOR = "-XX:+UseParallelGC"
+"""Batches want throughput, not short pauses. Two collectors are refused by Java, so one that is asked for wins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Java:
@@ -107,12 +119,15 @@ def start(
     output: int | IO[str] = 2,
 ) -> JavaGateway:
     """Start a JVM with Spark and `jars` on its class path and return the way into it."""
+    chosen = any(option.startswith("-XX:+Use") and option.endswith("GC") for option in options)
     command = [
         java().path,
         "-cp",
         os.pathsep.join(map(str, class_path(jars))),
         *MODULE_OPTIONS,
         *QUIET_OPTIONS,
+        *SPEED_OPTIONS,
+        *(() if chosen else (_COLLECTOR,)),
         *options,
         "org.apache.spark.api.python.PythonGatewayServer",
     ]

@@ -66,9 +66,9 @@ class Place:
         """Return the rows as stored, reserved columns included."""
         return session.read.format("delta").load(self.path) if self.path else session.table(self.sql)
 
-    def append(self, rows: DataFrame, **options: str) -> None:
-        """Append `rows`, matched by name, in one commit that carries the writer `options`."""
-        writer = rows.write.format("delta").mode("append").options(**options)
+    def append(self, rows: DataFrame, partitions: Sequence[str] = (), **options: str) -> None:
+        """Append `rows`, matched by name, in one commit with the writer `options`; make the table if need be."""
+        writer = rows.write.format("delta").mode("append").options(**options).partitionBy(*partitions)
         if self.path:
             writer.save(self.path)
         else:

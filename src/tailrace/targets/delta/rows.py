@@ -36,8 +36,18 @@ def measure(batch: Batch) -> Measured:
     ranges = {}
     for key, low, high in zip(ordered, values[::2], values[1::2], strict=True):
         if rows and not (isinstance(high, str) and max(len(low), len(high)) > _LONGEST_BOUND):
-            ranges[key] = (low, high)
+            ranges[key] = _rounded(low, high) if isinstance(low, int) else (low, high)
     return Measured(rows, deletes, ranges)
+
+
+def _rounded(low: int, high: int) -> tuple[int, int]:
+    """Widen a range a little, to bounds that the next batch of about the same keys has too.
+
+    Spark writes whole numbers into the code that it compiles, so a statement with the same bounds is
+    compiled once, and with new ones every time.
+    """
+    step = 1 << max(0, (high - low).bit_length() - 3)
+    return max(low // step * step, -(1 << 63)), min((high // step + 1) * step, (1 << 63) - 1)
 
 
 @contextmanager

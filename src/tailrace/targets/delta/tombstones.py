@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from tailrace.apply.target import Batch
 from tailrace.core.table import Column as TableColumn
-from tailrace.core.table import Table
 from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.place import Place
@@ -46,9 +45,9 @@ class Tombstones:
             self._remove_uncounted(committed())
         if not deletes and not batch.truncate:
             return
-        self._create(batch.table)
         self._clean = False
         self._append(batch)
+        self._exists = True
 
     def settle(self) -> None:
         """Take note that the last batch was committed, so that there is nothing to remove before the next."""
@@ -91,7 +90,7 @@ class Tombstones:
             F.lit(batch.mark.offset).cast("bigint").alias(_OFFSET),
             today.alias(_DAY),
         ]
-        keys = [F.col(quote(key)) for key in batch.table.keys]
+        keys = [F.col(quote(key)).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
         rows = batch.rows.where(F.col(OP) == "d").select(*keys, POSITION, OP, *stamp)
         if batch.truncate:
             nulls = [F.lit(None).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
@@ -99,25 +98,15 @@ class Tombstones:
                 *nulls, F.lit(batch.truncate).alias(POSITION), F.lit("t").alias(OP), *stamp
             )
             rows = rows.unionByName(one)
-        self._place.append(rows.coalesce(1))
+        # The first one makes the table, in the same commit.
+        new = {"delta.autoOptimize.autoCompact": "true", **shape.mapping(batch.table.keys)}
+        properties = {} if self._there() else new
+        self._place.append(rows.coalesce(1), [_DAY], **properties)
 
     def _remove_uncounted(self, committed: Committed) -> None:
         if self._there() and self._read().where(~_counts(committed)).limit(1).count():
             self._session.sql(f"DELETE FROM {self._place.sql} WHERE NOT ({_counts_sql(committed)})")
         self._clean = True
-
-    def _create(self, table: Table) -> None:
-        if self._there():
-            return
-        keys = [(key, table.column(key).type) for key in table.keys]
-        columns = [*keys, (POSITION, "string"), (OP, "string"), (_LOG, "string"), (_OFFSET, "bigint"), (_DAY, "date")]
-        properties = {"delta.autoOptimize.autoCompact": "true", **shape.mapping(table.keys)}
-        listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
-        self._session.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._place.sql} ({', '.join(f'{quote(n)} {t}' for n, t in columns)}) "
-            f"USING delta PARTITIONED BY ({_DAY}) TBLPROPERTIES ({listed})"
-        )
-        self._exists = True
 
     def _there(self) -> bool:
         if not self._exists:
