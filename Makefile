@@ -23,7 +23,7 @@ bench: install ## Measure capture and apply; results go to bench/results
 	$(BIN)/python -m bench
 
 ##@ Prove
-.PHONY: test check test-unit test-spark test-service test-e2e
+.PHONY: test check test-unit test-spark test-service test-e2e fuzz
 test: check test-spark test-service test-e2e ## Everything, in order of cost
 
 check: install ## Format, lint, types, architecture and unit tests
@@ -44,6 +44,11 @@ test-service: install ## Real servers
 
 test-e2e: install ## The command, killed and started again
 	$(PYTEST) tests/e2e
+
+SECONDS := 600
+SEED :=
+fuzz: install ## Try random histories against the oracle for SECONDS, from SEED if given
+	$(BIN)/python -m tests.spark.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 ##@ Work
 .PHONY: fmt lock clean

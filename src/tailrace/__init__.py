@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_PUBLIC = {"session": "tailrace.spark"}
+_PUBLIC = {
+    "ApplyResult": "tailrace.runtime.changes",
+    "apply_changes": "tailrace.runtime.changes",
+    "read": "tailrace.runtime.changes",
+    "session": "tailrace.spark",
+}
 
-__all__ = ["session"]
+__all__ = ["ApplyResult", "apply_changes", "read", "session"]
 
 
 def __getattr__(name: str) -> object:

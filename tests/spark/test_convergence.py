@@ -96,7 +96,6 @@ def test_a_changed_key_that_was_applied_already_is_not_rejected_by_a_larger_slic
     log.append(next(pages))
     drained(spark, log, lake(spark, tmp_path), tmp_path / "zero", max_rows=9)
     log.append(next(pages))
-    log.append(next(pages))
     drained(spark, log, lake(spark, tmp_path), tmp_path / "zero", max_rows=9)
     log.append(next(pages))
     target = lake(spark, tmp_path)

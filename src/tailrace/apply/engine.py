@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tailrace.core.change import Op
+from tailrace.core.nested import element_of, entry_of, fields_of, holds_map
 from tailrace.core.table import Column, Table, widens
 
 POSITION, OP, OFFSET, UNCHANGED, PROBLEM = "_cdc_position", "_cdc_op", "_cdc_offset", "_cdc_unchanged", "_cdc_problem"
@@ -69,8 +70,8 @@ def _shape(rows: DataFrame, schema: Table, want: Table, newest: set[str]) -> Dat
         elif source.type == target.type:
             shaped.append(column(target.name))
         else:
-            value = column(target.name).try_cast(target.type)
-            if not widens(source.type, target.type):
+            value = conform(column(target.name), source.type, target.type)
+            if not widens(source.type, target.type) and not fields_of(target.type):
                 lost = column(target.name).isNotNull() & (
                     value.isNull() | (value.cast(source.type) != column(target.name))
                 )
@@ -83,6 +84,26 @@ def _shape(rows: DataFrame, schema: Table, want: Table, newest: set[str]) -> Dat
     )
     ours = {UNCHANGED: unchanged, PROBLEM: problem, OLD_KEY: old_key if want.keys else F.lit(None)}
     return rows.select(*(ours.get(name, column(name)).alias(name) for name in RESERVED), *shaped)
+
+
+def conform(value: Expression, source: str, target: str) -> Expression:
+    """Give a value of type `source` the type `target`, which holds it: a field that it lacks is NULL."""
+    fields, wanted = fields_of(source), fields_of(target)
+    if source == target:
+        return value
+    if fields is not None and wanted is not None:
+        parts = (
+            conform(value[name], fields[name], kind) if name in fields else F.lit(None).cast(kind)
+            for name, kind in wanted.items()
+        )
+        return F.when(value.isNotNull(), F.struct(*(part.alias(n) for part, n in zip(parts, wanted, strict=True))))
+    element, wanted_element = element_of(source), element_of(target)
+    if element is not None and wanted_element is not None:
+        return F.transform(value, lambda item: conform(item, element, wanted_element))
+    entry, wanted_entry = entry_of(source), entry_of(target)
+    if entry is not None and wanted_entry is not None:
+        return F.transform_values(value, lambda _, item: conform(item, entry[1], wanted_entry[1]))
+    return value.try_cast(target)
 
 
 def judge(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -104,21 +125,97 @@ def judge_creates(rows: DataFrame, names: Sequence[str], included: Expression) -
     return rows.withColumn(PROBLEM, F.coalesce(column(PROBLEM), F.when(partial, without_row())))
 
 
+def judge_partials(
+    changes: DataFrame, alive: DataFrame | None, table: Table, required: Sequence[str], order: Expression
+) -> DataFrame:
+    """Reject a change that leaves out some of the columns `required` of a row that is not there.
+
+    A row is there if its key is among those `alive` in the target and no change before has deleted it, or
+    if a change before it, since the last delete, carried all of them.
+    """
+    keys = [column(key) for key in table.keys]
+    if alive is None:
+        changes = changes.withColumn("_alive", F.lit(False))
+    else:
+        there = alive.select(*keys, F.lit(True).alias("_alive"))
+        changes = changes.join(there, list(table.keys), "left").fillna(False, ["_alive"])
+    deleted = column(OP) == Op.DELETE.value
+    here = Window.unboundedPreceding, Window.currentRow
+    lives = F.sum(deleted.cast("int")).over(Window.partitionBy(*keys).orderBy(order).rowsBetween(*here))
+    changes = changes.withColumn("_life", lives)
+    left_out = F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)))) > 0
+    based = F.max(~deleted & ~left_out).over(Window.partitionBy(*keys, "_life").orderBy(order).rowsBetween(*here))
+    orphan = ~deleted & ~based & ~(F.col("_alive") & (F.col("_life") == 0))
+    problem = F.coalesce(column(PROBLEM), F.when(orphan, without_row()))
+    return changes.withColumn(PROBLEM, problem).drop("_alive", "_life")
+
+
 def without_row() -> Expression:
     """Return the reason to reject a change that leaves out columns of a row that is not there."""
     return F.concat(F.lit("unchanged-without-row: no value for "), F.array_join(column(UNCHANGED), ", "))
 
 
-def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Keep the changes that are newer than what the target knows of their key."""
+def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str], *, ties: bool = False) -> DataFrame:
+    """Keep the changes that are newer than what the target knows of their key.
+
+    With `ties`, an upsert at the very position that is known of its key counts as newer. A delete there does
+    not, and stands before an upsert at the same position, which then has no effect either.
+    """
     seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_seen"))
     joined = changes.join(seen, list(keys), "left")
-    return joined.where(F.col("_seen").isNull() | (column(POSITION) > F.col("_seen"))).drop("_seen")
+    news = column(POSITION) > F.col("_seen")
+    if not ties:
+        return joined.where(F.col("_seen").isNull() | news).drop("_seen")
+    level = column(POSITION) == F.col("_seen")
+    beaten = F.max(level & (column(OP) == Op.DELETE.value)).over(Window.partitionBy(*map(column, keys)))
+    joined = joined.withColumn("_beaten", beaten)
+    return joined.where(F.col("_seen").isNull() | news | (level & ~F.col("_beaten"))).drop("_seen", "_beaten")
 
 
-def reconcile(changes: DataFrame, table: Table, *, partial: bool) -> DataFrame:
-    """Turn accepted changes of one table into the rows of a `Batch`: one per key."""
-    return newest_with_unchanged(changes, table) if partial else newest_per_key(changes, table)
+def one_per_position(changes: DataFrame, keys: Sequence[str], order: Expression) -> DataFrame:
+    """Keep of the changes of one key at one position the last in `order`: the others never stood."""
+    tied = Window.partitionBy(*map(column, keys), POSITION).orderBy(order.desc())
+    return changes.withColumn("_place", F.row_number().over(tied)).where("_place = 1").drop("_place")
+
+
+def in_log_order() -> Expression:
+    """Order changes of one key by position, and equal ones, which are redeliveries, as the log has them."""
+    return F.struct(column(POSITION), column(OFFSET))
+
+
+def by_content(table: Table) -> Expression:
+    """Order changes of one key by position, of equal ones a delete last, else the greatest row.
+
+    So the newest never depends on the order in which Spark happens to read.
+    """
+    values = (comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(table.columns))
+    return F.struct(column(POSITION), (column(OP) == Op.DELETE.value).alias("d"), *values)
+
+
+def comparable(value: Expression, kind: str) -> Expression:
+    """Return `value` in a form that can be compared; a map has none of its own."""
+    if kind.startswith("map<") and not holds_map(kind[4:]):
+        return F.sort_array(F.map_entries(value))
+    return F.to_json(value, {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}) if holds_map(kind) else value
+
+
+def soften(changes: DataFrame, table: Table, flag: str, at: Expression) -> DataFrame:
+    """Turn deletes into updates that leave every column as it is but set `flag`; other changes clear it."""
+    deleted = column(OP) == Op.DELETE.value
+    kind = table.column(flag).type
+    on, off = (F.lit(True), F.lit(False)) if kind == "boolean" else (at.cast(kind), F.lit(None).cast(kind))
+    others = F.array(*(F.lit(name) for name in table.names() if name not in (*table.keys, flag)))
+    changed = {
+        flag: F.when(deleted, on).otherwise(off),
+        UNCHANGED: F.when(deleted, others.cast("array<string>")).otherwise(column(UNCHANGED)),
+        OP: F.when(deleted, F.lit(Op.UPDATE.value)).otherwise(column(OP)),
+    }
+    return changes.select(*(changed.get(name, column(name)).alias(name) for name in changes.columns))
+
+
+def reconcile(changes: DataFrame, table: Table, order: Expression, *, partial: bool) -> DataFrame:
+    """Turn accepted changes of one table into the rows of a `Batch`: one per key, the newest in `order`."""
+    return newest_with_unchanged(changes, table, order) if partial else newest_per_key(changes, table, order)
 
 
 def as_events(changes: DataFrame, table: Table) -> DataFrame:
@@ -135,14 +232,9 @@ def as_events(changes: DataFrame, table: Table) -> DataFrame:
     )
 
 
-def newest_per_key(changes: DataFrame, table: Table) -> DataFrame:
-    """Keep the change with the greatest position of each key, and count what it stands for.
-
-    Equal positions of one key are a redelivery; the log's own order breaks the tie, so that the
-    winner never depends on the order in which Spark happens to read.
-    """
+def newest_per_key(changes: DataFrame, table: Table, order: Expression) -> DataFrame:
+    """Keep the newest change of each key, and count what it stands for."""
     values = [name for name in table.names() if name not in table.keys]
-    order = F.struct(column(POSITION), column(OFFSET))
     whole = F.struct(column(POSITION), column(OP), column(UNCHANGED), *(column(name) for name in values))
     newest = changes.groupBy(*(column(key) for key in table.keys)).agg(
         F.max_by(whole, order).alias("_newest"), F.count(F.lit(1)).alias(EVENTS)
@@ -150,34 +242,38 @@ def newest_per_key(changes: DataFrame, table: Table) -> DataFrame:
     return newest.select(*_result(table, {name: F.col("_newest")[name] for name in values}, F.col("_newest")))
 
 
-def newest_with_unchanged(changes: DataFrame, table: Table) -> DataFrame:
+def newest_with_unchanged(changes: DataFrame, table: Table, order: Expression) -> DataFrame:
     """Like `newest_per_key`, where a column that the newest change leaves out may stand in an older one.
 
-    A create carries every column, so the newest value given is never from before the row was deleted.
+    What stands before a delete of the key is not taken, and then the target's row is not kept either.
     """
     values = [name for name in table.names() if name not in table.keys]
-    order = F.struct(column(POSITION), column(OFFSET))
     whole = F.struct(column(POSITION), column(OP), column(UNCHANGED))
-    given = {n: ~F.array_contains(column(UNCHANGED), name) for n, name in enumerate(values)}
+    deleted = column(OP) == Op.DELETE.value
+    given = {n: ~F.array_contains(column(UNCHANGED), name) & ~deleted for n, name in enumerate(values)}
     newest = changes.groupBy(*(column(key) for key in table.keys)).agg(
         F.max_by(whole, order).alias("_newest"),
         F.count(F.lit(1)).alias(EVENTS),
+        F.max(F.when(deleted, order)).alias("_died"),
         *(
-            F.max_by(F.struct(column(name).alias("value")), F.when(given[n], order)).alias(f"_given_{n}")
+            F.max_by(F.struct(order.alias("at"), column(name).alias("value")), F.when(given[n], order)).alias(
+                f"_given_{n}"
+            )
             for n, name in enumerate(values)
         ),
     )
-    left = F.filter(
-        F.col("_newest")[UNCHANGED],
-        lambda name: F.array_contains(
-            F.array(*(F.when(F.col(f"_given_{n}").isNull(), F.lit(value)) for n, value in enumerate(values))), name
-        ),
-    )
+    died = F.col("_died").isNotNull()
+    found = {
+        n: F.col(f"_given_{n}").isNotNull() & (~died | (F.col(f"_given_{n}")["at"] > F.col("_died"))) for n in given
+    }
+    missing = F.array_compact(F.array(*(F.when(~found[n], F.lit(value)) for n, value in enumerate(values))))
+    left = F.array_intersect(F.col("_newest")[UNCHANGED], missing)
+    kept = F.when(died, F.array().cast("array<string>")).otherwise(left)
     return newest.select(
         *_result(
             table,
-            {name: F.col(f"_given_{n}")["value"] for n, name in enumerate(values)},
-            F.col("_newest").withField(UNCHANGED, left),
+            {name: F.when(found[n], F.col(f"_given_{n}")["value"]) for n, name in enumerate(values)},
+            F.col("_newest").withField(UNCHANGED, kept),
         )
     )
 

@@ -11,7 +11,11 @@ from typing import Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame
 
+from tailrace.apply.ranges import Ranges
 from tailrace.core.table import Fit, Table
+
+NOWHERE: Ranges = {}
+"""No range is known, so every key is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +24,15 @@ class Mark:
 
     `log` names the incarnation of the change log that `offset` counts in. `high` is the greatest
     position applied, so a batch that starts above it cannot be late. `floor` is the position of the
-    newest truncate: nothing at or below it may come back.
+    newest truncate: nothing at or below it may come back. `batches` names the latest batches that were
+    given a name, which are not applied twice.
     """
 
     log: str
     offset: int
     high: str = ""
     floor: str = ""
+    batches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,13 @@ class Batch:
     """Delete every row whose position is at or below this, in the same commit; empty for no truncate."""
     partial: frozenset[str] = frozenset()
     """The columns that `_cdc_unchanged` names in any row: a column outside it is always carried."""
+    ties: bool = False
+    """An upsert at the very position of the row that the target has replaces it."""
+    after: Mark | None = None
+    """The mark that the table must have; with another one the batch is refused as a conflict."""
+    hidden: DataFrame | None = None
+    """In mode scd2: what is to be remembered beside the records of this commit. `rows` are then records to
+    write (`u`) or remove (`d`), told apart by key and position, with `__START_AT` and `__END_AT`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +86,15 @@ class Target(Protocol):
         """Return the shape of `table` without reserved columns; `None` if it does not exist."""
         ...
 
-    def known(self, table: str) -> DataFrame:
+    def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         """Return what the target has of each key: key columns, `_cdc_position`, `_cdc_alive`.
 
         Deleted rows are in it, with the position of their tombstone, for as long as those are kept.
+        Keys outside of `near` may be left out.
         """
         ...
 
-    def current(self, table: str) -> DataFrame:
+    def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         """Return the rows of `table` as they are now, at least the columns that `have` names."""
         ...
 
@@ -94,6 +108,19 @@ class Target(Protocol):
         A row never replaces one with a greater position, deleted ones included. A batch whose mark
         is not beyond the table's own changes nothing.
         """
+        ...
+
+
+@runtime_checkable
+class Historic(Protocol):
+    """The power of a target to keep records of what rows were: mode scd2."""
+
+    def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
+        """Return the visible records, and what is hidden beside them if there ever was anything."""
+        ...
+
+    def notes(self, table: str) -> dict[str, str]:
+        """Return what was to be remembered with `table` when it was created."""
         ...
 
 

@@ -14,12 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace.core import nested
 from tailrace.core.errors import Halt, Misconfigured
 
 Scalar = str | int | float | bool | None
 
 RESERVED = "_cdc_"
 """Columns of ours start like this; a source's column may not."""
+
+START, END, SEQUENCE = "__START_AT", "__END_AT", "_cdc_sequence"
+"""In a table of records: from when to when one stands, and the sequence of the event whose values it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +110,17 @@ class Fit:
     widen: tuple[Column, ...] = ()
     skipped: tuple[str, ...] = ()
     """Columns and changes of type that the policy leaves out, as sentences for a warning."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """What the writer wants remembered with a table that is created, by name."""
 
 
-def fit(have: Table | None, want: Table, policy: Evolution) -> Fit:
+def fit(have: Table | None, want: Table, policy: Evolution, *, narrower: bool = True, pad: bool = False) -> Fit:
     """Decide how rows shaped like `want` go into a target shaped like `have`.
 
     A column that the source dropped stays in the target: rows keep what they have. A type that is
-    narrower in the source than in the target is stored in the target's type. Anything that cannot be
-    stored exactly halts; nothing is ever cut to fit.
+    narrower in the source than in the target is stored in the target's type, unless `narrower` says no.
+    With `pad`, a field that a struct has lost is NULL from then on. Anything that cannot be stored exactly
+    halts; nothing is ever cut to fit.
     """
     _refuse_bad_names(want)
     if have is None:
@@ -134,19 +141,11 @@ def fit(have: Table | None, want: Table, policy: Evolution) -> Fit:
                 skipped.append(f'column "{column.name}" {column.type} is new and left out')
             else:
                 add.append(column)
-        elif old.type != column.type and not widens(column.type, old.type):
-            if not widens(old.type, column.type):
-                raise Halt(
-                    "type-changed",
-                    f'column "{column.name}" of table "{want.name}" became {column.type} in the source '
-                    f"and is {old.type} in the target",
-                    "This is not a widening, so no stored value may be converted silently. "
-                    "Change the column in the target, or write to a new target table.",
-                )
+        elif (wider := _wider(want.name, old, column, narrower=narrower, pad=pad)) != old.type:
             if policy is Evolution.SKIP:
                 skipped.append(f'column "{column.name}" became {column.type} and stays {old.type}')
             else:
-                widen.append(column)
+                widen.append(Column(column.name, wider))
     if policy is Evolution.FAIL and (add or widen):
         change = add[0] if add else widen[0]
         what = "has no column" if add else f"cannot widen to {change.type} the column"
@@ -160,6 +159,22 @@ def fit(have: Table | None, want: Table, policy: Evolution) -> Fit:
     for column in add:
         columns[column.name] = Column(column.name, column.type, default=column.default)
     return Fit(Table(want.name, tuple(columns.values()), want.keys), False, tuple(add), tuple(widen), tuple(skipped))
+
+
+def _wider(table: str, old: Column, column: Column, *, narrower: bool, pad: bool) -> str:
+    """Return the type that holds what both hold; halt if there is none, or if it may not be used."""
+    if old.type == column.type:
+        return old.type
+    wider = nested.merged(old.type, column.type, widens)
+    gone = nested.lost(old.type, column.type)
+    if wider and (pad or not gone) and (narrower or gone or wider != old.type):
+        return wider
+    raise Halt(
+        "type-changed",
+        f'column "{column.name}" of table "{table}" became {column.type} in the source and is {old.type} in the target',
+        "This is not a widening, so no stored value may be converted silently. "
+        "Change the column in the target, or write to a new target table.",
+    )
 
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")

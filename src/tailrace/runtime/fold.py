@@ -6,19 +6,19 @@ Every step but the last reads; a crash before the commit leaves nothing, and aft
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply import engine
-from tailrace.apply.engine import EVENTS, OFFSET, OP, POSITION, PROBLEM, UNCHANGED, column
+from tailrace.apply.engine import OFFSET, PROBLEM, column
+from tailrace.apply.flow import Flow, Tally
 from tailrace.apply.moved import carry_over
-from tailrace.apply.target import Applied, Batch, Mark, Target
+from tailrace.apply.target import Applied, Mark, Target
 from tailrace.control.rejects import Rejected, Rejects
-from tailrace.core.change import Op
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Evolution, Fit, Table, fit
@@ -92,41 +92,6 @@ class Counts:
     deleted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The events of one table in one slice, as counted while they were read."""
-
-    counted: int
-    rejected: int
-    stale: int
-    cut: int
-    high: str | None
-    taken: int
-
-    @property
-    def applied(self) -> int:
-        """Return how many events were folded in; a truncate, and what it removed, counts."""
-        return self.taken + self.cut
-
-    def reject(self, events: int) -> Tally:
-        """Move `events` from the taken to the rejected."""
-        return replace(self, taken=self.taken - events, rejected=self.rejected + events)
-
-    def counts(self, table: str, read: int, done: Applied) -> Counts:
-        """Return the account of the table: every event that was read is in it once."""
-        late = self.counted - self.rejected - self.stale - self.cut - self.taken
-        return Counts(
-            table,
-            read,
-            applied=self.applied,
-            superseded=self.stale + late,
-            rejected=self.rejected,
-            inserted=done.inserted,
-            updated=done.updated,
-            deleted=done.deleted,
-        )
-
-
 class Fold:
     """Folds slices of one log into the tables of one target."""
 
@@ -176,32 +141,26 @@ class Fold:
         if partial:
             events = engine.judge_creates(events, named, _included(piece, mark))
         failpoint("C18")
-        floor = max(mark.floor, self._truncated_at(events) if piece.has(topic, landed_rows.TRUNCATE) else "")
-        seen, taken = Observation(), Observation()
-        changes = self._observed(events, _included(piece, mark), mark.floor, floor, seen)
-        if not self._log.ordered and have is not None:
-            changes = engine.newer(changes, self.target.known(choice.table), shape.keys)
-        changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
-        rows = self._rows(changes, shape, partial=partial).localCheckpoint()
-        tally = Tally(**seen.get, **taken.get)
-        if tally.rejected:
-            self._reject(spark, piece, topic, events.where(column(PROBLEM).isNotNull()))
-        if partial:
-            orphans = self._orphans(rows, shape, named, exists=have is not None)
-            if lost := _sum(orphans, EVENTS):
-                rows = rows.join(orphans, list(shape.keys), "left_anti").localCheckpoint()
-                why = changes.join(orphans, list(shape.keys)).withColumn(PROBLEM, F.col("_why"))
-                self._reject(spark, piece, topic, why)
-                tally = tally.reject(lost)
-        if not tally.applied:
-            return tally.counts(choice.table, read, Applied())
-        self.target.evolve(choice.table, fitted)
-        new = Mark(self._log.name, piece.upto, max(mark.high, tally.high or ""), floor)
-        truncate = floor if floor > mark.floor else ""
-        left_out = frozenset(shape.names()) - set(shape.keys) if partial or len(schemas) > 1 else frozenset()
-        done = self.target.apply(Batch(shape, rows, new, truncate, left_out))
-        self._marks[choice.table] = new
-        return tally.counts(choice.table, read, done)
+        flow = Flow(
+            self.target,
+            self._rules.mode,
+            fitted,
+            shape,
+            have is not None,
+            mark,
+            engine.in_log_order(),
+            lambda rejected: self._reject(spark, piece, topic, rejected),
+            ordered=self._log.ordered,
+            partial=partial,
+            required=named if partial else (),
+            several=len(schemas) > 1,
+            truncates=piece.has(topic, landed_rows.TRUNCATE),
+            included=_included(piece, mark),
+        )
+        outcome = flow.apply(events, lambda high, floor: Mark(self._log.name, piece.upto, high, floor))
+        if outcome.mark:
+            self._marks[choice.table] = outcome.mark
+        return _counts(choice.table, read, outcome.tally, outcome.done)
 
     def _session(self, topic: str) -> SparkSession:
         if topic not in self._sessions:
@@ -260,44 +219,6 @@ class Fold:
             opened.append((engine.judge(messages, shape.keys), schema))
         return engine.align(opened, shape)
 
-    def _truncated_at(self, events: DataFrame) -> str:
-        truncates = events.where((column(OP) == Op.TRUNCATE.value) & column(PROBLEM).isNull())
-        row = truncates.agg(F.max(column(POSITION))).first()
-        return (row[0] if row else None) or ""
-
-    def _observed(
-        self, events: DataFrame, included: Expression, old_floor: str, floor: str, seen: Observation
-    ) -> DataFrame:
-        """Count what there is, and keep what may change a row."""
-        good = column(PROBLEM).isNull()
-        stale = good & (included | (column(POSITION) <= old_floor))
-        append = self._rules.mode == "append"
-        gone = F.lit(False) if append else (column(OP) == Op.TRUNCATE.value) | (column(POSITION) <= floor)
-        observed = events.observe(
-            seen,
-            F.count(F.lit(1)).alias("counted"),
-            F.count_if(~good).alias("rejected"),
-            F.count_if(stale).alias("stale"),
-            F.count_if(good & ~stale & gone).alias("cut"),
-            F.max(F.when(good, column(POSITION))).alias("high"),
-        )
-        return observed.where(good & ~gone & ~stale)
-
-    def _rows(self, changes: DataFrame, shape: Table, *, partial: bool) -> DataFrame:
-        if self._rules.mode == "append":
-            return engine.as_events(changes, shape)
-        return engine.reconcile(changes, shape, partial=partial)
-
-    def _orphans(self, rows: DataFrame, shape: Table, named: Sequence[str], *, exists: bool) -> DataFrame:
-        """Return keys whose change leaves out some of the columns `named`, of a row which the target does not have."""
-        left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, named)))
-        orphans = rows.where((column(OP) == Op.UPDATE.value) & (F.size(left_out) > 0))
-        if exists:
-            alive = self.target.known(shape.name).where("_cdc_alive").select(*map(column, shape.keys))
-            orphans = orphans.join(alive, list(shape.keys), "left_anti")
-        reason = engine.without_row().alias("_why")
-        return orphans.select(*map(column, shape.keys), column(EVENTS), reason).localCheckpoint()
-
     def _reject(self, spark: SparkSession, piece: Slice, topic: str, rejected: DataFrame) -> None:
         # Bounded: one more than the limit is enough to halt.
         reasons = {
@@ -324,6 +245,14 @@ def _included(piece: Slice, mark: Mark) -> Expression:
     return column(OFFSET) <= mark.offset if mark.offset > piece.after else F.lit(False)
 
 
-def _sum(rows: DataFrame, name: str) -> int:
-    row = rows.agg(F.sum(column(name))).first()
-    return int(row[0] or 0) if row else 0
+def _counts(table: str, read: int, tally: Tally, done: Applied) -> Counts:
+    return Counts(
+        table,
+        read,
+        applied=tally.applied,
+        superseded=tally.superseded,
+        rejected=tally.rejected,
+        inserted=done.inserted,
+        updated=done.updated,
+        deleted=done.deleted,
+    )

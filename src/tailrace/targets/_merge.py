@@ -11,13 +11,11 @@ import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.core.table import Scalar
+from tailrace.apply.ranges import Bound
 
 POSITION = "_cdc_position"
 OP = "_cdc_op"
 UNCHANGED = "_cdc_unchanged"
-
-Bound = Scalar | decimal.Decimal | datetime.date
 
 
 def quote(name: str) -> str:
@@ -46,6 +44,40 @@ def literal(value: Bound) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def within(ranges: Mapping[str, tuple[Bound, Bound]], alias: str = "") -> list[str]:
+    """Return the conditions that hold for every key within `ranges`."""
+    return [
+        f"{alias}{quote(key)} >= {literal(low)} AND {alias}{quote(key)} <= {literal(high)}"
+        for key, (low, high) in ranges.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRecords:
+    """One MERGE of records, each told by its key and the position of its event."""
+
+    into: str
+    source: str
+    columns: Sequence[str]
+    keys: Sequence[str]
+    ranges: Mapping[str, tuple[Bound, Bound]]
+
+    def sql(self) -> str:
+        """Return the statement; what is to be written was computed from what is there."""
+        equal = [f"t.{quote(key)} = s.{quote(key)}" for key in (*self.keys, POSITION)]
+        names = ", ".join(map(quote, self.columns))
+        values = ", ".join(f"s.{quote(name)}" for name in self.columns)
+        sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in self.columns)
+        return "\n".join(
+            [
+                f"MERGE INTO {self.into} t USING {self.source} s ON {' AND '.join(equal + within(self.ranges, 't.'))}",
+                f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE",
+                f"WHEN MATCHED THEN UPDATE SET {sets}",
+                f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})",
+            ]
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Merge:
     """One MERGE: `columns` are those of the target, `carried` those that the source has."""
@@ -58,17 +90,19 @@ class Merge:
     partial: frozenset[str]
     truncate: str
     ranges: Mapping[str, tuple[Bound, Bound]]
+    ties: bool = False
 
     def sql(self) -> str:
         """Return the statement; a row never replaces one with a greater position."""
         newer = f"s.{POSITION} > t.{POSITION}"
+        not_older = f"s.{POSITION} >= t.{POSITION}" if self.ties else newer
         stored = [*(name for name in self.columns if name in self.carried), POSITION]
         names = ", ".join(map(quote, stored))
         values = ", ".join(f"s.{quote(name)}" for name in stored)
         clauses = [
             f"MERGE INTO {self.into} t USING {self.source} s ON {self._condition()}",
             f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE",
-            f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(self._assignments())}",
+            f"WHEN MATCHED AND {not_older} AND s.{OP} <> 'd' THEN UPDATE SET {', '.join(self._assignments())}",
             f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})",
         ]
         if self.truncate:
@@ -78,11 +112,7 @@ class Merge:
     def _condition(self) -> str:
         equal = [f"t.{quote(key)} = s.{quote(key)}" for key in self.keys]
         # Bounds on the target alone let it skip files by their statistics; a row outside cannot match.
-        bounds = [
-            f"t.{quote(key)} >= {literal(low)} AND t.{quote(key)} <= {literal(high)}"
-            for key, (low, high) in self.ranges.items()
-        ]
-        return " AND ".join(equal + bounds)
+        return " AND ".join(equal + within(self.ranges, "t."))
 
     def _assignments(self) -> list[str]:
         # A row that this batch truncates is gone before the batch's own row of the same key arrives, so

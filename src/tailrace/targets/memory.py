@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.target import Applied, Batch, Mark
+from tailrace.apply.ranges import Ranges
+from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.change import Change, Folded, Key, Op, Value, fold
 from tailrace.core.errors import Halt
 from tailrace.core.table import Column, Fit, Table
@@ -75,7 +76,7 @@ class MemoryTarget:
         kept = self._find(table)
         return kept.table if kept else None
 
-    def known(self, table: str) -> DataFrame:
+    def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         with self.state.lock:
             kept = self._kept(table)
             seen = {key: (position, False) for key, position in kept.folded.tombstones.items()}
@@ -84,7 +85,7 @@ class MemoryTarget:
         schema = ", ".join([*types, "_cdc_position string", "_cdc_alive boolean"])
         return self._session().createDataFrame([(*key, *known) for key, known in seen.items()], schema)
 
-    def current(self, table: str) -> DataFrame:
+    def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         with self.state.lock:
             columns = self._kept(table).table.columns
             rows = [tuple(row[column.name] for column in columns) for row in self.rows(table)]

@@ -37,7 +37,9 @@ class Marks:
     def stamp(self, mark: Mark) -> str:
         """Return the metadata of the commit that sets `mark`."""
         owner = [self._owner.pipeline, self._owner.target, self._owner.table]
-        body = {"log": mark.log, "offset": mark.offset, "high": mark.high, "floor": mark.floor}
+        body: dict[str, object] = {"log": mark.log, "offset": mark.offset, "high": mark.high, "floor": mark.floor}
+        if mark.batches:
+            body["batches"] = list(mark.batches)
         return json.dumps({"tailrace": _FORMAT, "owner": owner, "mark": body})
 
     def read(self, log: DeltaLog, snapshot: Snapshot, rebuild: Rebuild) -> Mark | None:
@@ -102,4 +104,5 @@ class Marks:
                 f'the mark of table "{self._owner.table}" has format {stored["tailrace"]}, newer than {_FORMAT}',
                 "A newer Tailrace wrote it. Run that one.",
             )
-        return Mark(**stored["mark"])
+        body = stored["mark"]
+        return Mark(**body | {"batches": tuple(body.get("batches", ()))})

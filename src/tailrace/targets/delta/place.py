@@ -18,6 +18,7 @@ from tailrace.targets.delta.log import DeltaLog, Snapshot
 
 KEYS = "tailrace.keys"
 OWNER = "tailrace.owner"
+NOTES = "tailrace.notes"
 
 
 @dataclass(frozen=True, slots=True)

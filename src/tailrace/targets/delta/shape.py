@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tailrace.core import nested
 from tailrace.core.errors import Halt
-from tailrace.core.table import RESERVED, Column, Table, table_from_json
-from tailrace.targets._merge import POSITION, literal, quote
+from tailrace.core.table import END, RESERVED, SEQUENCE, START, Column, Table, table_from_json
+from tailrace.targets._merge import POSITION, UNCHANGED, literal, quote
 from tailrace.targets.delta.log import Snapshot
 from tailrace.targets.delta.place import KEYS, Place
 
@@ -39,16 +40,30 @@ _INDEXED = 32
 
 
 def table_of(snapshot: Snapshot, name: str) -> Table:
-    """Return the shape of the stored table, without reserved columns."""
-    columns = [Column(f.name, f.dataType.simpleString()) for f in snapshot.schema() if not f.name.startswith(RESERVED)]
+    """Return the shape of the stored table, without columns of ours."""
+    schema = snapshot.schema()
+    ours = {START, END} if SEQUENCE in schema.names else set[str]()
+    fields = (field for field in schema if not field.name.startswith(RESERVED) and field.name not in ours)
+    columns = [Column(field.name, field.dataType.simpleString()) for field in fields]
     return Table(name, tuple(columns), tuple(json.loads(snapshot.properties()[KEYS])))
 
 
-def create(session: SparkSession, place: Place, table: Table, ours: Mapping[str, str], *, events: bool) -> None:
-    """Create the table empty and marked as ours, in one commit; do nothing if it is there."""
+def columns_of(table: Table, mode: str, sequence: str = "string") -> list[tuple[str, str]]:
+    """Return the columns of a new table with their types: the user's, and ours for its mode."""
     user = [(column.name, column.type) for column in table.columns]
-    columns = [*EVENT_COLUMNS.items(), *user] if events else [*user, (POSITION, "string")]
-    properties = {"delta.enableDeletionVectors": "false", **ours, **mapping(table.names())}
+    if mode == "append":
+        return [*EVENT_COLUMNS.items(), *user]
+    if mode == "scd1":
+        return [*user, (POSITION, "string")]
+    times = [(START, sequence), (END, sequence), (SEQUENCE, sequence)]
+    return [*user, *times, (POSITION, "string"), (UNCHANGED, "array<string>")]
+
+
+def create(
+    session: SparkSession, place: Place, table: Table, columns: Sequence[tuple[str, str]], ours: Mapping[str, str]
+) -> None:
+    """Create the table empty and marked as ours, in one commit; do nothing if it is there."""
+    properties = {"delta.enableDeletionVectors": "false", **ours, **mapping(name for name, _ in columns)}
     names = [name for name, _ in columns]
     if any(names.index(key) >= _INDEXED for key in table.keys):
         # Delta keeps statistics of the first columns only, and a MERGE skips files by those of the key.
@@ -88,6 +103,15 @@ def widen(session: SparkSession, place: Place, snapshot: Snapshot, columns: Iter
     if changed and snapshot.properties().get("delta.enableTypeWidening") != "true":
         set_properties(session, place, {"delta.enableTypeWidening": "true"})
     for column in changed:
+        _grow(session, place, column, have[column.name])
+
+
+def _grow(session: SparkSession, place: Place, column: Column, old: str) -> None:
+    fields = nested.added(old, column.type)
+    if fields:
+        listed = ", ".join(f"{quote(column.name)}.{path} {kind}" for path, kind in fields)
+        session.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({listed})")
+    else:
         session.sql(f"ALTER TABLE {place.sql} ALTER COLUMN {quote(column.name)} TYPE {column.type}")
 
 
@@ -126,10 +150,10 @@ def _add(session: SparkSession, place: Place, snapshot: Snapshot, columns: Seque
 
 
 def _last_user_column(schema: StructType) -> str:
-    names = schema.names
-    if names[-1] == POSITION and len(names) > 1:
-        return names[-2]
-    return names[-1]
+    """Return the column that a new one goes behind: ours stay last, but for those of an event table."""
+    if EVENT_COLUMNS.keys() <= set(schema.names):
+        return schema.names[-1]
+    return [name for name in schema.names if name not in (START, END) and not name.startswith(RESERVED)][-1]
 
 
 def _assignments(properties: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ our metadata must be in the log, or the run halts. See ADR 2.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -19,20 +20,22 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.target import Applied, Batch, Mark
-from tailrace.core.errors import Halt, TailraceError
+from tailrace.apply.ranges import Ranges
+from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.apply.view import shared_view
+from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Fit, Table
-from tailrace.targets._merge import OP, POSITION, Merge, quote
+from tailrace.targets._merge import OP, POSITION, Merge, MergeRecords, quote, within
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
 from tailrace.targets.delta.outcome import LIBRARY_ERRORS, translate
-from tailrace.targets.delta.place import Owner, Place
-from tailrace.targets.delta.rows import Measured, measure, merge_source, shared_view
+from tailrace.targets.delta.place import NOTES, Owner, Place
+from tailrace.targets.delta.rows import Measured, measure, merge_source
 from tailrace.targets.delta.tombstones import Tombstones
 
-Mode = Literal["scd1", "append"]
+Mode = Literal["scd1", "scd2", "append"]
 
 DELETION_VECTORS_FROM = 32 * 1024 * 1024
 """Size in bytes from which a table gets deletion vectors: below it, rewriting the files a batch touches is
@@ -78,26 +81,38 @@ class DeltaTable:
             found = self._open()
             return shape.table_of(found[1], self._owner.table) if found else None
 
-    def known(self) -> DataFrame:
-        """Return position and liveness of each key, deleted ones included: one row per key."""
+    def notes(self) -> dict[str, str]:
+        """Return what was to be remembered with the table when it was created."""
+        with self._doing("reading the notes"):
+            found = self._open()
+            return dict(json.loads(found[1].properties().get(NOTES, "{}"))) if found else {}
+
+    def known(self, near: Ranges = NOWHERE) -> DataFrame:
+        """Return position and liveness of each key within `near`, deleted ones included: one row per key."""
         with self._doing("reading the known keys"):
             _, snapshot = self._existing()
             keys = shape.table_of(snapshot, self._owner.table).keys
             columns = [F.col(quote(key)) for key in keys]
-            rows = self._place.read(self._base).select(*columns, POSITION, F.lit(True).alias("_cdc_alive"))
+            rows = self._near(near).select(*columns, POSITION, F.lit(True).alias("_cdc_alive"))
             if self._mode == "append":
                 return rows.limit(0)
-            graves = self._tombstones.of_keys(keys, self._marks.committed(snapshot))
+            graves = self._tombstones.of_keys(keys, self._marks.committed(snapshot), near)
             if graves is None:
                 return rows
             every = rows.unionByName(graves.withColumn("_cdc_alive", F.lit(False)))
             newest = F.max(F.struct(POSITION, "_cdc_alive")).alias("newest")
             return every.groupBy(*columns).agg(newest).select(*columns, f"newest.{POSITION}", "newest._cdc_alive")
 
-    def current(self) -> DataFrame:
-        """Return the rows as they are stored."""
+    def current(self, near: Ranges = NOWHERE) -> DataFrame:
+        """Return the rows with keys within `near` as they are stored."""
         with self._doing("reading the rows"):
-            return self._place.read(self._base)
+            return self._near(near)
+
+    def records(self, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
+        """Return the records with keys within `near`, and what is hidden beside them."""
+        with self._doing("reading the records"):
+            _, snapshot = self._existing()
+            return self._near(near), self._tombstones.events(self._marks.committed(snapshot), near)
 
     def evolve(self, change: Fit) -> None:
         """Create or alter the table; a step that was done already is not done again."""
@@ -105,9 +120,11 @@ class DeltaTable:
         with self._doing("changing the table"):
             found = self._open()
             if found is None:
-                ours = self._owner.properties(change.table.keys)
+                notes = dict(change.notes)
+                ours = self._owner.properties(change.table.keys) | ({NOTES: json.dumps(notes)} if notes else {})
                 self._marks.forget()
-                shape.create(self._session, self._place, change.table, ours, events=self._mode == "append")
+                columns = shape.columns_of(change.table, self._mode, notes.get("sequence", "string"))
+                shape.create(self._session, self._place, change.table, columns, ours)
             else:
                 snapshot = self._finish_fill(*found)
                 shape.add(self._session, self._place, snapshot, change.add, fill=self._mode == "scd1")
@@ -120,6 +137,12 @@ class DeltaTable:
             log, snapshot = self._existing()
             snapshot = self._finish_fill(log, snapshot)
             mark = self._read_mark(log, snapshot)
+            if batch.after and mark and mark != batch.after:
+                raise Retryable(
+                    "write-conflict",
+                    f'another writer committed to table "{self._place.path or self._place.sql}" in the meantime',
+                    "Nothing was written. Apply the batch again, one call at a time.",
+                )
             if mark and mark.log == batch.mark.log and mark.offset >= batch.mark.offset:
                 return Applied()
             failpoint("C19")
@@ -128,7 +151,8 @@ class DeltaTable:
             else:
                 measured = measure(batch)
                 snapshot = self._choose_deletion_vectors(log, snapshot)
-                self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), measured.deletes)
+                gone = measured.deletes if self._mode == "scd1" else 0
+                self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), gone)
                 commit = self._commit(log, snapshot, batch, measured)
                 self._tombstones.settle()
         self._marks.remember(commit, batch.mark)
@@ -137,7 +161,7 @@ class DeltaTable:
 
     def collect_tombstones(self, before: datetime.date) -> None:
         """Drop tombstones of days before `before`."""
-        if self._mode == "scd1":
+        if self._mode != "append":
             with self._doing("collecting tombstones"):
                 self._tombstones.collect(before)
 
@@ -146,7 +170,7 @@ class DeltaTable:
         failpoint("C22")
         try:
             with shared_view(batch.rows) as view:
-                if measured is None or not before.files():
+                if measured is None or not before.files() or (self._mode == "scd2" and not measured.rows):
                     self._append(self._session.table(view), before, batch, stamp)
                 else:
                     self._merge(view, before, batch, measured, stamp)
@@ -169,30 +193,37 @@ class DeltaTable:
         return landed
 
     def _append(self, rows: DataFrame, before: Snapshot, batch: Batch, stamp: str) -> None:
-        if self._mode == "scd1":
+        if self._mode != "append":
             rows = rows.where(F.col(OP) != "d")
         stored = [F.col(quote(name)) for name in before.schema().names if name in rows.columns]
         txn = {"txnAppId": self._owner.app_id(batch.mark.log), "txnVersion": str(batch.mark.offset)}
         self._place.append(rows.select(*stored), userMetadata=stamp, **txn)
 
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
-        columns = [name for name in before.schema().names if name != POSITION]
-        carried = frozenset(batch.rows.columns)
-        keys = batch.table.keys
-        source = merge_source(view, measured)
-        statement = Merge(
-            self._place.sql, source, columns, carried, keys, batch.partial, batch.truncate, measured.ranges
-        )
+        statement = self._statement(merge_source(view, measured), before, batch, measured)
         conf = self._session.conf
         conf.set(_TXN_APP, self._owner.app_id(batch.mark.log))
         conf.set(_TXN_VERSION, str(batch.mark.offset))
         conf.set(_METADATA, stamp)
         try:
-            self._session.sql(statement.sql())
+            self._session.sql(statement)
         finally:
             # Left in place they would mark the next ALTER or tombstone as this batch.
             for name in (_TXN_APP, _TXN_VERSION, _METADATA):
                 conf.unset(name)
+
+    def _statement(self, source: str, before: Snapshot, batch: Batch, measured: Measured) -> str:
+        into, keys, ranges, names = self._place.sql, batch.table.keys, measured.ranges, before.schema().names
+        if self._mode == "scd2":
+            return MergeRecords(into, source, names, keys, ranges).sql()
+        columns = [name for name in names if name != POSITION]
+        carried = frozenset(batch.rows.columns)
+        merge = Merge(into, source, columns, carried, keys, batch.partial, batch.truncate, ranges, batch.ties)
+        return merge.sql()
+
+    def _near(self, near: Ranges) -> DataFrame:
+        rows = self._place.read(self._base)
+        return rows.where(" AND ".join(within(near))) if near else rows
 
     def _read_mark(self, log: DeltaLog, snapshot: Snapshot) -> Mark | None:
         def rebuild(change_log: str, offset: int) -> Mark:

@@ -16,8 +16,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.apply.target import Applied, Batch, Mark
+from tailrace.apply.ranges import Ranges
+from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.table import Fit, Table, file_name
+from tailrace.targets._merge import quote
 from tailrace.targets.delta.place import Owner, Place, in_catalog, in_folder
 from tailrace.targets.delta.table import DeltaTable, Mode
 
@@ -54,6 +56,29 @@ def open_target(
     return DeltaTarget(name, options, spark_session=spark, pipeline_id=pipeline_id, tables=tables, mode=mode)
 
 
+def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> DeltaTarget:
+    """Return a target of one `table`; `where` is a folder if there is a slash in it, else a name in the metastore."""
+    if "/" in where:
+        path = where.rstrip("/") if "://" in where else str(Path(where).absolute())
+        parent, base = path.rsplit("/", 1)
+        places = Place(f"delta.{quote(path)}", path), in_folder(parent, f"_tailrace/{base}.tombstones")
+    else:
+        *schema, base = where.split(".")
+        within = ".".join(schema or ["default"])
+        places = in_catalog(within, base), in_catalog(within, f"_tailrace_tombstones_{base}")
+    options = Options(path=places[0].path) if places[0].path else Options(catalog=within)
+    names = {table: base}
+    return DeltaTarget(
+        "table",
+        options,
+        spark_session=spark,
+        pipeline_id="apply_changes",
+        tables=names,
+        mode=mode,
+        places={table: places},
+    )
+
+
 class DeltaTarget:
     """Tables in Delta Lake; see `apply.target.Target` for what each method promises."""
 
@@ -66,8 +91,10 @@ class DeltaTarget:
         pipeline_id: str,
         tables: Mapping[str, str],
         mode: Mode = "scd1",
+        places: Mapping[str, tuple[Place, Place]] | None = None,
     ) -> None:
         self.name = name
+        self._places = dict(places or {})
         self._options = options
         self._spark_session = spark_session
         self._pipeline_id = pipeline_id
@@ -82,11 +109,17 @@ class DeltaTarget:
     def have(self, table: str) -> Table | None:
         return self._table(table).have()
 
-    def known(self, table: str) -> DataFrame:
-        return self._table(table).known()
+    def notes(self, table: str) -> dict[str, str]:
+        return self._table(table).notes()
 
-    def current(self, table: str) -> DataFrame:
-        return self._table(table).current()
+    def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
+        return self._table(table).known(near)
+
+    def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
+        return self._table(table).current(near)
+
+    def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
+        return self._table(table).records(near)
 
     def evolve(self, table: str, change: Fit) -> None:
         self._table(table).evolve(change)
@@ -102,6 +135,8 @@ class DeltaTarget:
 
     def place(self, table: str) -> Place:
         """Return where the rows of `table` lie."""
+        if table in self._places:
+            return self._places[table][0]
         return self._placed(file_name(self._names[table]), self._names[table])
 
     def _table(self, table: str) -> DeltaTable:
@@ -109,11 +144,16 @@ class DeltaTarget:
             if table not in self._opened:
                 given = self._spark_session
                 session = given if isinstance(given, SparkSession) else given()
-                name = self._names[table]
-                graves = self._placed(f"_tailrace/{file_name(name)}.tombstones", f"_tailrace_tombstones_{name}")
+                graves = self._graves(table)
                 owner = Owner(self._pipeline_id, self.name, table)
                 self._opened[table] = DeltaTable(session, self.place(table), graves, owner, self._mode)
             return self._opened[table]
+
+    def _graves(self, table: str) -> Place:
+        if table in self._places:
+            return self._places[table][1]
+        name = self._names[table]
+        return self._placed(f"_tailrace/{file_name(name)}.tombstones", f"_tailrace_tombstones_{name}")
 
     def _placed(self, segment: str, name: str) -> Place:
         if self._options.catalog:

@@ -1,10 +1,11 @@
-"""What is remembered of deleted rows: a Delta table beside each table, which plain readers never see.
+"""What is remembered of deleted rows, and of records that do not show: a Delta table beside each table.
 
 Tombstones are appended before the rows of their batch, with the change log and offset of the mark that
 batch will set. One counts only if the table has committed that far in that log, so the commit of the
 rows stays the one commit point: a crash between the two leaves tombstones that do not count. See ADR 5.
 
 A truncate leaves one row too, with its position, so that the floor of a table outlives the Delta log.
+In mode scd2 whole events are remembered so: deletes, and earlier events of a run. See ADR 7.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.apply.ranges import Ranges
 from tailrace.apply.target import Batch
 from tailrace.core.table import Column as TableColumn
-from tailrace.targets._merge import OP, POSITION, literal, quote
+from tailrace.targets._merge import OP, POSITION, literal, quote, within
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.place import Place
 
@@ -43,7 +45,7 @@ class Tombstones:
         """
         if not self._clean:
             self._remove_uncounted(committed())
-        if not deletes and not batch.truncate:
+        if not deletes and not batch.truncate and batch.hidden is None:
             return
         self._clean = False
         self._append(batch)
@@ -53,12 +55,17 @@ class Tombstones:
         """Take note that the last batch was committed, so that there is nothing to remove before the next."""
         self._clean = True
 
-    def of_keys(self, keys: tuple[str, ...], committed: Committed) -> DataFrame | None:
+    def of_keys(self, keys: tuple[str, ...], committed: Committed, near: Ranges) -> DataFrame | None:
         """Return key columns and position of every tombstone that counts; `None` if there never was one."""
+        graves = self.events(committed, near)
+        return graves and graves.where(F.col(OP) == "d").select(*(F.col(quote(key)) for key in keys), POSITION)
+
+    def events(self, committed: Committed, near: Ranges) -> DataFrame | None:
+        """Return what counts and has a key within `near`, and truncates; `None` if there never was anything."""
         if not self._there():
             return None
-        graves = self._read().where((F.col(OP) == "d") & _counts(committed))
-        return graves.select(*(F.col(quote(key)) for key in keys), POSITION)
+        wanted = " AND ".join(within(near)) or "true"
+        return self._read().where(_counts(committed) & F.expr(f"{OP} = 't' OR ({wanted})")).drop(_LOG, _DAY)
 
     def floor(self, committed: Committed) -> str:
         """Return the position of the newest truncate that counts, empty if there was none."""
@@ -76,12 +83,12 @@ class Tombstones:
             shape.widen(self._session, self._place, snapshot, keys)
 
     def collect(self, before: datetime.date) -> None:
-        """Drop the tombstones of days before `before`; the newest truncate stays."""
+        """Drop what is remembered from days before `before`; truncates stay."""
         if not self._there():
             return
-        old = (F.col(_DAY) < F.lit(before)) & (F.col(OP) == "d")
+        old = f"{_DAY} < {literal(before)} AND {OP} <> 't'"
         if self._read().where(old).limit(1).count():
-            self._session.sql(f"DELETE FROM {self._place.sql} WHERE {_DAY} < {literal(before)} AND {OP} = 'd'")
+            self._session.sql(f"DELETE FROM {self._place.sql} WHERE {old}")
 
     def _append(self, batch: Batch) -> None:
         today = F.lit(datetime.datetime.now(datetime.UTC).date())
@@ -90,8 +97,11 @@ class Tombstones:
             F.lit(batch.mark.offset).cast("bigint").alias(_OFFSET),
             today.alias(_DAY),
         ]
-        keys = [F.col(quote(key)).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
-        rows = batch.rows.where(F.col(OP) == "d").select(*keys, POSITION, OP, *stamp)
+        if batch.hidden is None:
+            keys = [F.col(quote(key)).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
+            rows = batch.rows.where(F.col(OP) == "d").select(*keys, POSITION, OP, *stamp)
+        else:
+            rows = batch.hidden.select("*", *stamp)
         if batch.truncate:
             nulls = [F.lit(None).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
             one = self._session.range(1).select(
@@ -99,9 +109,8 @@ class Tombstones:
             )
             rows = rows.unionByName(one)
         # The first one makes the table, in the same commit.
-        new = {"delta.autoOptimize.autoCompact": "true", **shape.mapping(batch.table.keys)}
-        properties = {} if self._there() else new
-        self._place.append(rows.coalesce(1), [_DAY], **properties)
+        new = {"delta.autoOptimize.autoCompact": "true", **shape.mapping(rows.columns)}
+        self._place.append(rows.coalesce(1), [_DAY], **({"mergeSchema": "true"} if self._there() else new))
 
     def _remove_uncounted(self, committed: Committed) -> None:
         if self._there() and self._read().where(~_counts(committed)).limit(1).count():

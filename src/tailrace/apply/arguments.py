@@ -1,0 +1,219 @@
+"""The arguments of `apply_changes`, resolved against the columns of its source, and checked once.
+
+Names are matched as Spark matches them, without regard to case. What a table was made with, its keys, its
+kind of history, the type of its sequence and its tracked columns, stays as it is for its life.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from tailrace.apply.engine import UNCHANGED, column
+from tailrace.core.errors import Halt, Misconfigured
+from tailrace.core.table import END, RESERVED, START, Column, Table
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a call asks for, in terms of the source's own columns."""
+
+    want: Table
+    """The columns to store, in the order of the source; with a soft delete, its column too."""
+    mode: str
+    sequence: Expression
+    sequence_type: DataType
+    deletes: Expression
+    truncates: Expression | None
+    tracked: tuple[str, ...]
+    tracks_all: bool
+    ignored: tuple[str, ...]
+    """Columns whose NULL means that the row keeps its value."""
+    soft: str
+    given: frozenset[str]
+    """The columns that the source has."""
+
+    @property
+    def partial(self) -> bool:
+        """Say whether a change row may leave columns out."""
+        return bool(self.ignored) or UNCHANGED in self.given
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Return the columns that a row must not lack when its change leaves them out."""
+        if UNCHANGED not in self.given:
+            return ()
+        return tuple(n for n in self.want.names() if n not in (*self.want.keys, *self.ignored, self.soft))
+
+    def value(self, name: str) -> Expression:
+        """Return the value of the column `name` of the source; of a soft delete's own column, nothing yet."""
+        return column(name) if name in self.given else F.lit(None).cast(self.want.column(name).type)
+
+    def unchanged(self, named: Mapping[str, str]) -> Expression:
+        """Return the names, as the table has them, of columns that a change row leaves out."""
+        told = column(UNCHANGED) if UNCHANGED in self.given else F.array()
+        told = F.coalesce(told.cast("array<string>"), F.array().cast("array<string>"))
+        nulls = [F.when(column(name).isNull(), F.lit(named[name])) for name in self.ignored]
+        return F.array_union(told, F.array_compact(F.array(*nulls))) if nulls else told
+
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """Return what is remembered with a new table, to refuse another kind of change later."""
+        notes = {"scd": self.mode, "sequence": self.sequence_type.simpleString(), "soft": self.soft.lower()}
+        if self.mode == "scd2":
+            notes["tracked"] = _folded(self.tracked)
+        return tuple(notes.items())
+
+    def refuse_drift(self, have: Table, notes: Mapping[str, str]) -> None:
+        """Halt if the table was made for other keys, another kind of history, sequence or tracking."""
+        found = {key.lower(): have.column(key).type for key in have.keys}
+        wanted = {key.lower(): self.want.column(key).type for key in self.want.keys}
+        now = dict(self.notes())
+        _same("scd-type-changed", "mode", notes.get("scd"), now["scd"])
+        _same("key-changed", "keys with their types", found, wanted)
+        _same("sequence-type-changed", "type of sequence_by", notes.get("sequence"), now["sequence"])
+        _same("soft-delete-changed", "soft_delete_column", notes.get("soft", ""), now["soft"])
+        _same("tracking-changed", "tracked columns", notes.get("tracked"), now.get("tracked"))
+
+
+def _same(code: str, what: str, old: object, new: object) -> None:
+    if old != new:
+        raise Halt(
+            code,
+            f"the {what} of the table: {old}, and of this call: {new}",
+            "A table keeps what it was made with. Write to a new one, or give the arguments of the first call.",
+        )
+
+
+def resolve(
+    source: DataFrame,
+    *,
+    keys: Sequence[str],
+    sequence_by: str | Expression,
+    deletes: str | Expression | None,
+    truncates: str | Expression | None,
+    columns: Sequence[str] | None,
+    except_columns: Sequence[str] | None,
+    scd_type: int | str,
+    track: Sequence[str] | None,
+    track_except: Sequence[str] | None,
+    ignore_nulls: bool,
+    ignore_nulls_of: Sequence[str] | None,
+    soft: str | None,
+) -> Arguments:
+    """Return the arguments, checked; refuse what cannot be meant."""
+    mode = {"1": "scd1", "2": "scd2"}.get(str(scd_type))
+    if mode is None:
+        raise _bad(f"stored_as_scd_type is {scd_type!r}", "Give 1 for current rows or 2 for history.")
+    names = _Names(source.columns, mode)
+    chosen = names.chosen("column_list", columns, except_columns)
+    found_keys = names.each("keys", keys)
+    if not found_keys or len(set(found_keys)) < len(found_keys):
+        raise _bad("keys is empty or names a column twice", "Name the columns that identify a row.")
+    if lost := [key for key in found_keys if key not in chosen]:
+        raise _bad(f'the key "{lost[0]}" is not among the columns to store', "A table needs its keys: store them.")
+    types = {field.name: field.dataType.simpleString() for field in source.schema}
+    values = [name for name in chosen if name not in found_keys]
+    if mode == "scd1" and (track is not None or track_except is not None):
+        raise _bad("track_history lists belong to stored_as_scd_type=2", "Leave them out.")
+    tracked = _listed(names, "track_history", track, track_except, values)
+    ignored = names.each("ignore_null_updates_column_list", ignore_nulls_of or (values if ignore_nulls else ()))
+    if lost := [name for name in ignored if name not in values]:
+        raise _bad(f'ignore_null_updates_column_list names "{lost[0]}", which is a key or not stored', "Leave it out.")
+    want = [Column(name, types[name]) for name in chosen]
+    soft_column = _soft(soft, mode, want)
+    if soft_column and soft_column not in chosen:
+        want.append(Column(soft_column, "timestamp"))
+    sequence = names.expression(sequence_by)
+    return Arguments(
+        Table("changes", tuple(want), tuple(found_keys)),
+        mode,
+        sequence,
+        source.select(sequence.alias("s")).schema[0].dataType,
+        F.lit(False) if deletes is None else names.expression(deletes),
+        None if truncates is None else names.expression(truncates),
+        tuple(tracked),
+        track is None and track_except is None,
+        tuple(ignored),
+        soft_column,
+        frozenset(source.columns),
+    )
+
+
+class _Names:
+    """The columns of the source, found as Spark finds them."""
+
+    def __init__(self, columns: Sequence[str], mode: str) -> None:
+        self._found: dict[str, str] = {}
+        for name in columns:
+            other = self._found.setdefault(name.lower(), name)
+            if other != name or columns.count(name) > 1:
+                raise Halt(
+                    "case-collision",
+                    f'columns "{other}" and "{name}" of the source differ only in case, or are one name twice',
+                    "Spark tables do not tell them apart. Rename or drop one.",
+                )
+            ours = name.lower().startswith(RESERVED) and name != UNCHANGED
+            if ours or (mode == "scd2" and name.upper() in (START, END)):
+                raise Halt(
+                    "reserved-column",
+                    f'the column "{name}" of the source has a name that is ours',
+                    f"Names that start with {RESERVED} are ours, and in a history {START} and {END}. Rename it.",
+                )
+        self._user = [name for name in columns if name != UNCHANGED]
+
+    def each(self, what: str, wanted: Sequence[str]) -> list[str]:
+        """Return the columns called `wanted`; refuse one that is not there."""
+        found = []
+        for name in wanted:
+            bare = name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
+            if bare.lower() not in self._found:
+                raise _bad(f'{what} names "{name}", which the source does not have', "Mend the name.")
+            found.append(self._found[bare.lower()])
+        return found
+
+    def chosen(self, what: str, only: Sequence[str] | None, but: Sequence[str] | None) -> list[str]:
+        """Return the columns that two lists choose, in the order of the source."""
+        return _listed(self, what, only, but, self._user)
+
+    def expression(self, given: str | Expression) -> Expression:
+        """Return a column by its name, else the expression that is written."""
+        if not isinstance(given, str):
+            return given
+        return column(self._found[given.lower()]) if given.lower() in self._found else F.expr(given)
+
+
+def _listed(
+    names: _Names, what: str, only: Sequence[str] | None, but: Sequence[str] | None, among: Sequence[str]
+) -> list[str]:
+    if only is not None and but is not None:
+        raise _bad(f"{what} and its except list are both given", "Give one of them.")
+    if only is not None:
+        wanted = set(names.each(what, only))
+        return [name for name in among if name in wanted]
+    left = set(names.each(f"except list of {what}", but or ()))
+    return [name for name in among if name not in left]
+
+
+def _soft(soft: str | None, mode: str, want: Sequence[Column]) -> str:
+    if not soft:
+        return ""
+    if mode == "scd2":
+        raise _bad("soft_delete_column belongs to stored_as_scd_type=1", "A history keeps deleted rows as it is.")
+    existing = next((c for c in want if c.name.lower() == soft.lower()), None)
+    if existing is not None and existing.type not in ("boolean", "timestamp", "timestamp_ntz"):
+        raise _bad(f'soft_delete_column "{soft}" is of type {existing.type}', "Use a boolean or a timestamp.")
+    return existing.name if existing else soft
+
+
+def _folded(names: Sequence[str]) -> str:
+    return json.dumps(sorted(name.lower() for name in names))
+
+
+def _bad(message: str, hint: str) -> Misconfigured:
+    return Misconfigured("bad-argument", message, hint)

@@ -1,0 +1,271 @@
+"""The changes of one table into one target: counted, ordered, reconciled, applied in one commit.
+
+A drain and `tailrace.apply_changes` both end here. Everything but the last step reads; a crash before the
+commit leaves nothing, and after it the mark says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from tailrace.apply import engine, history
+from tailrace.apply.engine import OP, POSITION, PROBLEM, column
+from tailrace.apply.history import HIDE, LATE, NEWS, WHY, Tracking
+from tailrace.apply.ranges import Ranges, bounds, ranges
+from tailrace.apply.target import Applied, Batch, Historic, Mark, Target
+from tailrace.core.change import Op
+from tailrace.core.table import SEQUENCE, Fit, Table
+
+FEW = 250_000
+"""Up to so many rows a batch is sent to every task, which spares a shuffle of what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The events of one table in one slice, as counted while they were read."""
+
+    counted: int
+    rejected: int
+    stale: int
+    cut: int
+    high: str | None
+    taken: int = 0
+
+    @property
+    def applied(self) -> int:
+        """Return how many events were folded in; a truncate, and what it removed, counts."""
+        return self.taken + self.cut
+
+    @property
+    def superseded(self) -> int:
+        """Return how many events the target had already, or knew better."""
+        return self.counted - self.rejected - self.applied
+
+    def reject(self, events: int) -> Tally:
+        """Move `events` from the taken to the rejected."""
+        return replace(self, taken=self.taken - events, rejected=self.rejected + events)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the events, what that did to the rows, and the mark, if there was anything to commit."""
+
+    tally: Tally
+    done: Applied = field(default_factory=Applied)
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How changes go into one table of one target: what is the same for every row of a batch."""
+
+    target: Target
+    mode: str
+    fitted: Fit
+    shape: Table
+    """The columns that the changes carry, in the target's types."""
+    exists: bool
+    before: Mark
+    """What the table includes; nothing of it is applied again."""
+    order: Expression
+    """The order of changes of one key; its first part is their position."""
+    reject: Callable[[DataFrame], None]
+    """Keeps rejected events, each with its reason in `_cdc_problem`; called before anything is committed."""
+    ordered: bool = False
+    """Changes of one key come in their order, so none is older than what the target has."""
+    partial: bool = False
+    required: tuple[str, ...] = ()
+    """Columns that a row must have a value for: a change that leaves one out needs a row to keep it from."""
+    several: bool = False
+    """The changes were written with several schemas, so a column may be left out by any of them."""
+    truncates: bool = False
+    included: Expression = field(default_factory=lambda: F.lit(False))
+    """Says of a change whether the table includes it already."""
+    kept: bool = False
+    """The changes are materialised already: reading them again does not read their source."""
+    alone: bool = False
+    """The target must not have changed since `before` was read: no slice is repeated, so another has written."""
+    ties: bool = False
+    soft: str = ""
+    """The column that marks deleted rows, which then stay; empty if they go."""
+    deleted_at: Expression = field(default_factory=F.current_timestamp)
+    tracking: Tracking | None = None
+
+    def apply(self, events: DataFrame, mark: Callable[[str, str], Mark]) -> Outcome:
+        """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
+        if not self.ordered and not self.kept:
+            events = events.localCheckpoint()
+        floor = max(self.before.floor, self._truncated_at(events) if self.truncates else "")
+        seen = Observation()
+        changes = self._observed(events, floor, seen)
+        if self.tracking is not None:
+            return self._apply_history(events, changes, seen, floor, self.tracking, mark)
+        taken = Observation()
+        if not self.ordered and self.exists and self.mode == "scd1":
+            changes = changes.localCheckpoint()
+            known = self.target.known(self.shape.name, self._ranges(seen))
+            changes = engine.newer(changes, known, self.shape.keys, ties=self.ties)
+        judged = None
+        if self.partial and self.required:
+            changes = changes.localCheckpoint()
+            judged = self._judged(changes, self._ranges(seen), floor)
+            changes = judged.where(column(PROBLEM).isNull())
+        if self.soft:
+            changes = engine.soften(changes, self.shape, self.soft, self.deleted_at)
+        changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
+        if self.ties and self.partial:
+            changes = engine.one_per_position(changes, self.shape.keys, self.order)
+        rows = self._rows(changes).localCheckpoint()
+        tally = _tally(seen, taken.get["taken"])
+        if tally.rejected:
+            self.reject(events.where(column(PROBLEM).isNotNull()))
+        if judged is not None and (lost := judged.where(column(PROBLEM).isNotNull()).count()):
+            self.reject(judged.where(column(PROBLEM).isNotNull()))
+            tally = replace(tally, rejected=tally.rejected + lost)
+        self.target.evolve(self.shape.name, self.fitted)
+        if not tally.applied:
+            return Outcome(tally)
+        new = mark(max(self.before.high, tally.high or ""), floor)
+        truncate = floor if floor > self.before.floor else ""
+        values = frozenset(self.shape.names()) - set(self.shape.keys)
+        left_out = values if self.partial or self.soft or self.several else frozenset[str]()
+        batch = Batch(self.shape, rows, new, truncate, left_out, ties=self.ties, after=self._after())
+        done = self.target.apply(batch)
+        return Outcome(tally, done, new)
+
+    def _apply_history(
+        self,
+        events: DataFrame,
+        changes: DataFrame,
+        seen: Observation,
+        floor: str,
+        tracking: Tracking,
+        mark: Callable[[str, str], Mark],
+    ) -> Outcome:
+        table = self.fitted.table
+        news = _padded(changes, table).localCheckpoint()
+        tally = _tally(seen, 0)
+        if tally.rejected:
+            self.reject(events.where(column(PROBLEM).isNotNull()))
+        stored = self._records(None if self.truncates else self._ranges(seen))
+        if floor:
+            ends = history.truncates(events, stored)
+            news = history.truncated(news, ends, stored, table, tracking).localCheckpoint()
+        few = F.broadcast if tally.counted <= FEW else _as_it_is
+        line = history.rebuild(news, stored, table, tracking, self.required, few)
+        told = Observation()
+        counts = [F.sum(NEWS).alias("news"), F.sum(LATE).alias("late"), F.count(WHY).alias("lost")]
+        line = line.observe(
+            told, *counts, F.count_if(HIDE).alias("hidden"), F.count(OP).alias("rows")
+        ).localCheckpoint()
+        figures = told.get
+        tally = replace(tally, taken=(figures["news"] or 0) - (figures["late"] or 0))
+        if figures["lost"]:
+            lost = line.where(F.col(WHY).isNotNull()).select(*map(column, table.keys), POSITION, WHY)
+            why = changes.join(lost, [*table.keys, POSITION]).withColumn(PROBLEM, F.col(WHY))
+            self.reject(why)
+            tally = tally.reject(figures["lost"])
+        self.target.evolve(self.shape.name, self.fitted)
+        hidden = history.to_hide(line, table) if figures["hidden"] else None
+        if tally.cut:
+            ended = history.remembered(events, table)
+            hidden = hidden.unionByName(ended) if hidden else ended
+        elif not figures["rows"] and not figures["hidden"]:
+            return Outcome(tally)
+        new = mark(max(self.before.high, tally.high or ""), floor)
+        rows = line.where(column(OP).isNotNull())
+        return Outcome(tally, self.target.apply(Batch(table, rows, new, hidden=hidden, after=self._after())), new)
+
+    def _after(self) -> Mark | None:
+        return self.before if self.alone else None
+
+    def _records(self, near: Ranges | None) -> tuple[DataFrame, DataFrame | None] | None:
+        if not self.exists:
+            return None
+        if not isinstance(self.target, Historic):
+            raise TypeError(f"target {self.target.name} keeps no history")
+        visible, hidden = self.target.records(self.shape.name, near or {})
+        return _fitted(visible, self.fitted.table), hidden and _fitted(hidden, self.fitted.table)
+
+    def _ranges(self, seen: Observation) -> Ranges:
+        found = seen.get
+        return ranges(self.shape, [found[f"bound_{n}"] for n in range(len(bounds(self.shape)))])
+
+    def _truncated_at(self, events: DataFrame) -> str:
+        truncates = events.where((column(OP) == Op.TRUNCATE.value) & column(PROBLEM).isNull())
+        row = truncates.agg(F.max(column(POSITION))).first()
+        return (row[0] if row else None) or ""
+
+    def _observed(self, events: DataFrame, floor: str, seen: Observation) -> DataFrame:
+        """Count what there is, and keep what may change a row."""
+        good = column(PROBLEM).isNull()
+        truncate = column(OP) == Op.TRUNCATE.value
+        if self.mode == "scd1":
+            stale = good & (self.included | _at_or_below(self.before.floor))
+            gone = truncate | _at_or_below(floor)
+        else:
+            stale = good & self.included
+            gone = F.lit(False) if self.mode == "append" else truncate
+        kept = good & ~gone & ~stale
+        looks = not self.ordered or self.partial or self.tracking is not None
+        near = [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))] if looks else []
+        observed = events.observe(
+            seen,
+            F.count(F.lit(1)).alias("counted"),
+            F.count_if(~good).alias("rejected"),
+            F.count_if(stale).alias("stale"),
+            F.count_if(good & ~stale & gone).alias("cut"),
+            F.max(F.when(good, column(POSITION))).alias("high"),
+            *near,
+        )
+        return observed.where(kept)
+
+    def _rows(self, changes: DataFrame) -> DataFrame:
+        if self.mode == "append":
+            return engine.as_events(changes, self.shape)
+        partial = self.partial or bool(self.soft)
+        return engine.reconcile(changes, self.shape, self.order, partial=partial)
+
+    def _judged(self, changes: DataFrame, near: Ranges, floor: str) -> DataFrame:
+        """Say which changes leave out what they must not, materialised."""
+        alive = None
+        if self.exists:
+            rows = self.target.current(self.shape.name, near)
+            alive = rows.where(column(POSITION) > floor) if floor else rows
+        order = self.order
+        return engine.judge_partials(changes, alive, self.shape, self.required, order).localCheckpoint()
+
+
+def _tally(seen: Observation, taken: int) -> Tally:
+    found: dict[str, Any] = seen.get
+    return Tally(found["counted"], found["rejected"], found["stale"], found["cut"], found["high"], taken)
+
+
+def _at_or_below(floor: str) -> Expression:
+    return column(POSITION) <= floor if floor else F.lit(False)
+
+
+def _padded(changes: DataFrame, table: Table) -> DataFrame:
+    sequence = changes if SEQUENCE in changes.columns else changes.withColumn(SEQUENCE, column(POSITION))
+    return _fitted(sequence, table)
+
+
+def _fitted(rows: DataFrame, table: Table) -> DataFrame:
+    """Give stored rows the columns and types that the table is about to have."""
+    have = {field.name: field.dataType.simpleString() for field in rows.schema}
+    columns = {
+        c.name: engine.conform(column(c.name), have[c.name], c.type) if c.name in have else F.lit(None).cast(c.type)
+        for c in table.columns
+    }
+    ours = [column(name) for name in rows.columns if name not in columns]
+    return rows.select(*(value.alias(name) for name, value in columns.items()), *ours)
+
+
+def _as_it_is(rows: DataFrame) -> DataFrame:
+    return rows

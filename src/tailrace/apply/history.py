@@ -1,0 +1,312 @@
+"""Mode scd2: what a key was, when. New events and what is stored of their keys in, changed records out.
+
+A key's history is a set of events, at most one per position: upserts and deletes. The visible records are
+a function of that set alone, so neither the order of arrival nor the batching can matter:
+
+    run       consecutive upserts whose tracked columns are equal
+    record    the last event of a run, from the run's first sequence to the sequence of the event after it
+
+What is not visible, earlier events of a run and deletes, is hidden beside the table. A visible record
+also stands for events of its own: one where it starts and, unless another record starts there, a delete
+where it ends. So the table alone is a whole history, and hidden rows that were forgotten only make a late
+event less exact. See ADR 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window, WindowSpec
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from tailrace.apply.engine import OFFSET, OP, POSITION, PROBLEM, UNCHANGED, column, comparable, without_row
+from tailrace.apply.order import sortable
+from tailrace.core.change import Op
+from tailrace.core.table import END, SEQUENCE, START, Table
+
+_RANK, _STORED, _KEPT, _WAS, _DELETE, _COUNT = "_rank", "_stored", "_kept", "_was", "_delete", "_count"
+_HAD, _HIDDEN_AT = "_had", "_hidden_at"
+HIDE, LATE, NEWS, WHY = "_hide", "_late", "_news", "_why"
+
+# Who stands at a position: a delete before an upsert, and what was said before what a record implies.
+_DELETED, _UPSERTED, _STARTED, _ENDED = 3, 2, 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """How the history of a table is told: which columns begin a new record, and of what type a sequence is."""
+
+    columns: tuple[str, ...]
+    sequence: DataType
+
+
+def rebuild(
+    news: DataFrame,
+    stored: tuple[DataFrame, DataFrame | None] | None,
+    table: Table,
+    tracking: Tracking,
+    required: Sequence[str],
+    few: Callable[[DataFrame], DataFrame] = F.broadcast,
+) -> DataFrame:
+    """Return one row per event of the keys in `news`, with what it means for the table and what lies beside it.
+
+    `stored` is the table's visible and hidden rows, at least of these keys. In the result `_cdc_op` is `u`
+    for a record to write, `d` for one to remove and NULL for no change; `_hide` marks what is to be hidden,
+    `_why` says why an event is rejected. `_news` counts the new events that a row stands for, `_late` those
+    of them that the target had already. `few` says how keys of the batch are joined to what is stored.
+    """
+    lines = _new(news, table, tracking)
+    if stored is not None:
+        lines = lines.unionByName(_stored(news, *stored, table, tracking, few))
+    line = _one_per_position(lines, table)
+    order = Window.partitionBy(*map(column, table.keys)).orderBy(POSITION)
+    line = line.withColumn("_life", F.sum(F.col(_DELETE).cast("int")).over(_up_to_here(order)))
+    life = Window.partitionBy(*map(column, table.keys), "_life").orderBy(POSITION)
+    line = _judged(line, life, required)
+    lost = line.where(F.col(WHY).isNotNull())
+    told = _told(_filled(line.where(F.col(WHY).isNull()), life, table), order, table, tracking)
+    nothing = {OP: F.lit(None).cast("string"), HIDE: F.lit(False), START: F.col(SEQUENCE), END: F.col(SEQUENCE)}
+    return told.unionByName(lost.select(*(nothing.get(n, column(n)).alias(n) for n in told.columns)))
+
+
+def truncates(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None) -> DataFrame:
+    """Return sequence and position of every truncate in `events` and among what is hidden."""
+    found = _truncates_in(events.where(column(PROBLEM).isNull()))
+    if stored is not None and stored[1] is not None:
+        found = found.unionByName(_truncates_in(stored[1]))
+    return found.distinct()
+
+
+def truncated(
+    news: DataFrame,
+    ends: DataFrame,
+    stored: tuple[DataFrame, DataFrame | None] | None,
+    table: Table,
+    tracking: Tracking,
+) -> DataFrame:
+    """Add to `news` a delete at each of `ends` for every key that had begun before it."""
+    keys = [column(key) for key in table.keys]
+    ends = F.broadcast(ends.select(F.col(SEQUENCE).alias("_at"), F.col(POSITION).alias("_end")))
+    begun = news.groupBy(*keys).agg(F.min(POSITION).alias("_from"))
+    hit = begun.crossJoin(ends).where(F.col("_from") < F.col("_end")).select(*keys, "_at", "_end")
+    if stored is not None:
+        starts, stops = (sortable(F.col(name), tracking.sequence) for name in (START, END))
+        spans = (starts < F.col("_end")) & (stops.isNull() | (stops > F.col("_end")))
+        hit = hit.unionByName(stored[0].crossJoin(ends).where(spans).select(*keys, "_at", "_end")).distinct()
+    made = {SEQUENCE: F.col("_at"), POSITION: F.col("_end"), OP: F.lit(Op.DELETE.value), _COUNT: F.lit(0)}
+    made |= {UNCHANGED: F.array().cast("array<string>")}
+    wanted = [*table.names(), SEQUENCE, POSITION, OP, UNCHANGED]
+    nulls = {c.name: F.lit(None).cast(c.type) for c in table.columns if c.name not in table.keys}
+    deletes = hit.select(*((made | nulls).get(name, column(name)).alias(name) for name in [*wanted, _COUNT]))
+    return news.select(*map(column, wanted), F.lit(1).alias(_COUNT)).unionByName(deletes)
+
+
+def to_hide(line: DataFrame, table: Table) -> DataFrame:
+    """Return what of `line` is to be hidden, as it is stored."""
+    op = F.when(F.col(_DELETE), Op.DELETE.value).otherwise(Op.UPDATE.value)
+    stored = [*map(column, table.names()), F.col(SEQUENCE), F.col(POSITION), op.alias(OP), F.col(UNCHANGED)]
+    return line.where(HIDE).select(*stored)
+
+
+def remembered(events: DataFrame, table: Table) -> DataFrame:
+    """Return the truncates in `events` as they are stored: rows without a key."""
+    nulls = (F.lit(None).cast(c.type).alias(c.name) for c in table.columns)
+    none = F.array().cast("array<string>").alias(UNCHANGED)
+    found = _truncates_in(events.where(column(PROBLEM).isNull()))
+    return found.select(*nulls, SEQUENCE, POSITION, F.lit(Op.TRUNCATE.value).alias(OP), none)
+
+
+def _truncates_in(rows: DataFrame) -> DataFrame:
+    sequence = SEQUENCE if SEQUENCE in rows.columns else POSITION
+    return rows.where(column(OP) == Op.TRUNCATE.value).select(F.col(sequence).alias(SEQUENCE), POSITION)
+
+
+def _new(news: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
+    counted = F.col(_COUNT) if _COUNT in news.columns else F.lit(1)
+    return _lines(news, table, tracking, counted.alias(_COUNT), F.lit(0).cast("bigint"), stored=False)
+
+
+def _lines(
+    rows: DataFrame, table: Table, tracking: Tracking, count: Expression, hidden_at: Expression, *, stored: bool
+) -> DataFrame:
+    deleted = column(OP) == Op.DELETE.value
+    never = F.lit(None).cast(tracking.sequence)
+    return rows.select(
+        *map(column, table.names()),
+        SEQUENCE,
+        POSITION,
+        UNCHANGED,
+        deleted.alias(_DELETE),
+        F.when(deleted, _DELETED).otherwise(_UPSERTED).alias(_RANK),
+        F.lit(stored).alias(_STORED),
+        F.lit(stored).alias(_KEPT),
+        F.when(F.lit(False), _record(table, never, never)).alias(_WAS),
+        F.when(F.lit(stored), _values(table)).alias(_HAD),
+        hidden_at.alias(_HIDDEN_AT),
+        count,
+    )
+
+
+def _stored(
+    news: DataFrame,
+    visible: DataFrame,
+    hidden: DataFrame | None,
+    table: Table,
+    tracking: Tracking,
+    few: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
+    """Return what is stored of the keys of `news` from the record on that their first event falls into."""
+    keys = [column(key) for key in table.keys]
+    first = news.groupBy(*keys).agg(F.min(POSITION).alias("_from"))
+    ends = sortable(F.col(END), tracking.sequence)
+    near = visible.join(few(first), list(table.keys)).where(ends.isNull() | (ends >= F.col("_from")))
+    near = near.withColumn("_starts", sortable(F.col(START), tracking.sequence)).localCheckpoint()
+    lines = _events_of(near, table, tracking)
+    if hidden is None:
+        return lines
+    starts = near.groupBy(*keys).agg(F.min("_starts").alias("_start"))
+    cut = first.join(starts, list(table.keys), "left").select(*keys, F.least("_from", "_start").alias("_cut"))
+    kept = hidden.join(few(cut), list(table.keys)).where(F.col(POSITION) >= F.col("_cut"))
+    return lines.unionByName(_lines(kept, table, tracking, F.lit(0).alias(_COUNT), F.col(OFFSET), stored=True))
+
+
+def _events_of(near: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
+    """Take visible records apart into the events that they stand for."""
+    was = _record(table, F.col(START), F.col(END))
+    nothing = F.when(F.lit(False), was)
+    ends = sortable(F.col(END), tracking.sequence)
+    none = F.array().cast("array<string>")
+
+    def event(sequence: Expression, position: Expression, unchanged: Expression, rank: int) -> Expression:
+        return F.struct(
+            sequence.alias(SEQUENCE),
+            position.alias(POSITION),
+            unchanged.alias(UNCHANGED),
+            F.lit(rank == _ENDED).alias(_DELETE),
+            F.lit(rank).alias(_RANK),
+            (was if rank == _UPSERTED else nothing).alias(_WAS),
+        )
+
+    events = F.array(
+        event(F.col(SEQUENCE), F.col(POSITION), F.col(UNCHANGED), _UPSERTED),
+        F.when(F.col("_starts") < F.col(POSITION), event(F.col(START), F.col("_starts"), none, _STARTED)),
+        F.when(ends.isNotNull(), event(F.col(END), ends, none, _ENDED)),
+    )
+    apart = near.select(*map(column, table.names()), F.explode(F.array_compact(events)).alias("_event"))
+    return apart.select(
+        *map(column, table.names()),
+        "_event.*",
+        F.lit(True).alias(_STORED),
+        F.lit(False).alias(_KEPT),
+        F.when(F.lit(False), _values(table)).alias(_HAD),
+        F.lit(0).cast("bigint").alias(_HIDDEN_AT),
+        F.lit(0).alias(_COUNT),
+    )
+
+
+def _one_per_position(lines: DataFrame, table: Table) -> DataFrame:
+    """Keep one event per key and position; of equal ones the one that lies hidden already."""
+    values = [
+        F.when(~F.array_contains(column(UNCHANGED), c.name), comparable(column(c.name), c.type))
+        for c in table.columns
+        if c.name not in table.keys
+    ]
+    place = Window.partitionBy(*map(column, table.keys), POSITION)
+    best = [F.desc(_RANK), *(F.desc(value) for value in values), F.desc(_KEPT), F.desc(_HIDDEN_AT), F.desc(_STORED)]
+    first = place.orderBy(*best)
+    whole = first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    counted = lines.select(
+        "*",
+        F.row_number().over(first).alias("_number"),
+        F.sum(_COUNT).over(place).alias(NEWS),
+        F.first(_STORED).over(whole).alias("_first_stored"),
+        F.first(_WAS, ignorenulls=True).over(whole).alias("_was_here"),
+    )
+    late = F.when(F.col("_first_stored"), F.col(NEWS)).otherwise(F.lit(0)).alias(LATE)
+    dropped = ("_number", "_first_stored", "_was_here", _WAS, _COUNT, _HIDDEN_AT)
+    kept = [column(name) for name in counted.columns if name not in dropped]
+    return counted.where("_number = 1").select(*kept, F.col("_was_here").alias(_WAS), late)
+
+
+def _judged(line: DataFrame, life: WindowSpec, required: Sequence[str]) -> DataFrame:
+    """Say of an event why it cannot be told: it leaves out columns, and nothing whole comes before it."""
+    if not required:
+        return line.withColumn(WHY, F.lit(None).cast("string"))
+    left_out = F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)))) > 0
+    whole = ~F.col(_DELETE) & (F.col(_STORED) | ~left_out)
+    based = F.max(whole).over(_up_to_here(life))
+    return line.withColumn(WHY, F.when(~F.col(_DELETE) & ~based, without_row()))
+
+
+def _filled(line: DataFrame, life: WindowSpec, table: Table) -> DataFrame:
+    """Give columns that an event leaves out the value of the event before it."""
+    # What is stored was filled when it came; the first of it has nothing before it here.
+    settled = F.col(_STORED) & (F.row_number().over(life) == 1)
+    line = line.withColumn("_settled", settled)
+    values = {}
+    for c in table.columns:
+        if c.name not in table.keys:
+            given = F.when(
+                ~F.col(_DELETE) & (F.col("_settled") | ~F.array_contains(column(UNCHANGED), c.name)),
+                F.struct(column(c.name).alias("v")),
+            )
+            values[c.name] = F.last(given, ignorenulls=True).over(_up_to_here(life))["v"]
+    return line.select(*(values.get(name, column(name)).alias(name) for name in line.columns))
+
+
+def _told(line: DataFrame, order: WindowSpec, table: Table, tracking: Tracking) -> DataFrame:
+    """Find the runs, and say which records are to be written, removed or hidden."""
+    tracked = [
+        comparable(column(name), table.column(name).type).alias(f"t{n}") for n, name in enumerate(tracking.columns)
+    ]
+    values = F.struct(*tracked, F.col(_DELETE).alias("d"))
+    line = line.withColumn("_tracked", values).withColumn("_before", F.lag("_tracked").over(order))
+    begins = ~F.col(_DELETE) & ~F.col("_tracked").eqNullSafe(F.col("_before"))
+    line = line.withColumn("_begins", begins)
+    start = F.last(F.when(F.col("_begins"), F.col(SEQUENCE)), ignorenulls=True).over(_up_to_here(order))
+    after = F.lead(F.col("_begins") | F.col(_DELETE)).over(order)
+    line = line.select(
+        "*",
+        start.alias(START),
+        F.lead(SEQUENCE).over(order).alias(END),
+        (~F.col(_DELETE) & F.coalesce(after, F.lit(True))).alias("_visible"),
+    )
+    now = _record(table, F.col(START), F.col(END))
+    same = F.col(_WAS).isNotNull() & F.col(_WAS).eqNullSafe(now)
+    op = F.when(F.col("_visible") & ~same, Op.UPDATE.value).when(
+        ~F.col("_visible") & F.col(_WAS).isNotNull(), Op.DELETE.value
+    )
+    return line.select(
+        *map(column, table.names()),
+        START,
+        END,
+        SEQUENCE,
+        POSITION,
+        UNCHANGED,
+        op.alias(OP),
+        _DELETE,
+        # An event that lies hidden with values it was filled with is hidden anew when those have changed.
+        (~F.col("_visible") & ~(F.col(_KEPT) & F.col(_HAD).eqNullSafe(_values(table)))).alias(HIDE),
+        NEWS,
+        LATE,
+        WHY,
+    )
+
+
+def _values(table: Table) -> Expression:
+    values = [c for c in table.columns if c.name not in table.keys]
+    return F.struct(
+        F.lit(0).alias("v"), *(comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(values))
+    )
+
+
+def _record(table: Table, start: Expression, end: Expression) -> Expression:
+    values = (comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(table.columns))
+    return F.struct(start.alias("start"), end.alias("end"), *values)
+
+
+def _up_to_here(window: WindowSpec) -> WindowSpec:
+    return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)

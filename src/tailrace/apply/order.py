@@ -1,0 +1,91 @@
+"""A sequence of any type as text: two texts compare as the two sequences do, in Spark, in Python and in SQL.
+
+The text stands in `_cdc_position`, so that one comparison serves every source, every target and every
+type of sequence. Whole numbers are shifted to be positive and written with all their digits; a field of
+a struct is told from NULL by its first letter and ends in a mark that sorts below every character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tailrace.core.errors import Misconfigured
+
+
+def sortable(value: Expression, kind: DataType) -> Expression:
+    """Return `value` of type `kind` as text of the same order; NULL stays NULL, inside a struct it sorts first."""
+    if isinstance(kind, StringType):
+        return value
+    if isinstance(kind, StructType):
+        return F.when(value.isNotNull(), F.concat(*(_field(value[field.name], field.dataType) for field in kind)))
+    for kinds, text in _TEXTS:
+        if isinstance(kind, kinds):
+            return text(value, kind)
+    raise Misconfigured(
+        "sequence-type",
+        f"sequence_by has the type {kind.simpleString()}, which has no order",
+        "Use a number, text, a date, a timestamp or a struct of those.",
+    )
+
+
+def _field(value: Expression, kind: DataType) -> Expression:
+    text = sortable(value, kind)
+    if isinstance(kind, StringType | BinaryType):
+        # A text that goes on must sort above one that ends, whatever the next field begins with.
+        text = F.concat(F.replace(text, F.lit("\x00"), F.lit("\x00~")), F.lit("\x00"))
+    return F.when(value.isNull(), F.lit("0")).otherwise(F.concat(F.lit("1"), text))
+
+
+def _whole(value: Expression) -> Expression:
+    flipped = value.cast("bigint").bitwiseXOR(F.lit(-(1 << 63)))
+    return F.when(value.isNotNull(), F.lpad(F.lower(F.hex(flipped)), 16, "0"))
+
+
+def _decimal(value: Expression, kind: DecimalType) -> Expression:
+    digits = F.format_string(f"%0{kind.precision + 2}.{kind.scale}f", F.abs(value))
+    below = F.concat(F.lit("0"), F.translate(digits, "0123456789", "9876543210"))
+    return F.when(value < 0, below).when(value.isNotNull(), F.concat(F.lit("1"), digits))
+
+
+def _floating(value: Expression) -> Expression:
+    # Zero has one place though it has two signs; the bits of a negative number grow as it falls.
+    even = F.when(value == 0, F.lit(0.0)).otherwise(value)
+    bits = F.java_method(F.lit("java.lang.Double"), F.lit("doubleToLongBits"), even).cast("bigint")
+    ordered = F.when(bits < 0, bits.bitwiseXOR(F.lit((1 << 63) - 1))).otherwise(bits)
+    return F.when(value.isNotNull(), _whole(ordered))
+
+
+def _local(value: Expression) -> Expression:
+    return F.concat(_whole(F.unix_date(value.cast("date"))), F.date_format(value, "HHmmssSSSSSS"))
+
+
+_TEXTS: tuple[tuple[tuple[type[DataType], ...], Callable[[Expression, Any], Expression]], ...] = (
+    ((ByteType, ShortType, IntegerType, LongType, BooleanType), lambda value, _: _whole(value)),
+    ((DateType,), lambda value, _: _whole(F.unix_date(value))),
+    ((TimestampType,), lambda value, _: _whole(F.unix_micros(value))),
+    ((TimestampNTZType,), lambda value, _: _local(value)),
+    ((DecimalType,), _decimal),
+    ((FloatType, DoubleType), lambda value, _: _floating(value.cast("double"))),
+    ((BinaryType,), lambda value, _: F.hex(value)),
+)
