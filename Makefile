@@ -23,7 +23,7 @@ bench: install ## Measure capture and apply; results go to bench/results
 	$(BIN)/python -m bench
 
 ##@ Prove
-.PHONY: test check test-unit test-spark test-service test-e2e fuzz
+.PHONY: test check test-unit test-spark test-service test-e2e fuzz mutants
 test: check test-spark test-service test-e2e ## Everything, in order of cost
 
 check: install ## Format, lint, types, architecture and unit tests
@@ -49,6 +49,9 @@ SECONDS := 600
 SEED :=
 fuzz: install ## Try random histories against the oracle for SECONDS, from SEED if given
 	$(BIN)/python -m tests.spark.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+mutants: install ## Plant bugs into the apply engine, and see that each is caught
+	$(BIN)/python -m tests.spark.mutants
 
 ##@ Work
 .PHONY: fmt lock clean

@@ -1,0 +1,279 @@
+"""What `apply_changes` does beyond Spark's AUTO CDC, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import tailrace
+from tailrace.apply.order import sortable
+from tailrace.apply.target import Batch, Mark
+from tailrace.core.errors import Halt, Misconfigured, Retryable
+from tailrace.core.table import Table
+from tailrace.targets.delta import open_table
+from tests.contracts.target import ITEMS, put, rows_of
+
+SCHEMA = "id int, name string, size int, seq bigint, op string"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return f"delta:{tmp_path}/table"
+
+
+def feed(spark: SparkSession, *rows: tuple[Any, ...], schema: str = SCHEMA) -> DataFrame:
+    return spark.createDataFrame(list(rows), schema)
+
+
+def apply(source: DataFrame, target: str, **options: Any) -> tailrace.ApplyResult:
+    given = {"apply_as_deletes": "op = 'd'", "except_column_list": ["seq", "op"], **options}
+    return tailrace.apply_changes(source, target, keys=["id"], sequence_by="seq", **given)
+
+
+def rows(target: str, *names: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in tailrace.read(target).select(*(names or ["*"])).collect()), key=str)
+
+
+def test_every_row_is_accounted_for(spark: SparkSession, target: str) -> None:
+    first = apply(feed(spark, (1, "a", 1, 10, "u"), (1, "b", 1, 20, "u"), (2, "c", 1, 10, "u")), target)
+    assert (first.read, first.applied, first.superseded, first.rejected) == (3, 3, 0, 0)
+    assert (first.rows_inserted, first.rows_updated, first.rows_deleted) == (2, 0, 0)
+    late = feed(spark, (1, "late", 1, 15, "u"), (2, None, None, 30, "d"), (3, "d", 1, 5, "u"), (None, "x", 1, 5, "u"))
+    second = apply(late, target)
+    assert (second.read, second.applied, second.superseded, second.rejected) == (4, 2, 1, 1)
+    assert (second.rows_inserted, second.rows_updated, second.rows_deleted) == (1, 0, 1)
+    assert rows(target) == [(1, "b", 1), (3, "d", 1)]
+
+
+def test_rejected_rows_come_back_with_their_reason(spark: SparkSession, target: str) -> None:
+    done = apply(feed(spark, (1, "a", 1, 10, "u"), (None, "x", 1, 5, "u"), (2, "y", 1, None, "u")), target)
+    assert done.rejects is not None
+    reasons = {row["name"]: row["_cdc_problem"] for row in done.rejects.collect()}
+    assert reasons == {
+        "x": 'missing-key: key column "id" is null',
+        "y": "missing-sequence: sequence_by is null",
+    }
+    assert rows(target) == [(1, "a", 1)]
+
+
+def test_the_source_is_read_once(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u")), target)
+    counter = spark.sparkContext.accumulator(0)
+
+    def seen(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        counter.add(1)
+        return row
+
+    for scd_type, place in ((1, target), (2, f"{target}2")):
+        before = counter.value
+        given = [(1, "b", 1, 20, "u"), (2, "c", 1, 10, "d"), (None, "bad", 1, 1, "u")]
+        counted = spark.sparkContext.parallelize(given, 2).map(seen)
+        apply(spark.createDataFrame(counted, SCHEMA), place, stored_as_scd_type=scd_type)
+        assert counter.value - before == len(given)
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_files_that_cannot_match_are_not_read(spark: SparkSession, target: str, tmp_path: Path, scd_type: int) -> None:
+    for start in (0, 1000, 2000, 3000):
+        made = spark.range(start, start + 50).selectExpr(
+            "cast(id AS int) AS id", "'a' AS name", "1 AS size", "1L AS seq", "'u' AS op"
+        )
+        apply(made.coalesce(1), target, stored_as_scd_type=scd_type)
+    apply(feed(spark, (2001, "b", 2, 5, "u"), (2040, "b", 2, 5, "u")), target, stored_as_scd_type=scd_type)
+    newest = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/table` LIMIT 1").collect()[0]
+    assert newest["operation"] == "MERGE"
+    assert int(newest["operationMetrics"]["numTargetFilesBeforeSkipping"]) == 4
+    assert int(newest["operationMetrics"]["numTargetFilesAfterSkipping"]) == 1
+    opened = open_table(str(tmp_path / "table"), "changes", spark, "scd1")
+    assert len(opened.current("changes").inputFiles()) == 4
+    assert len(opened.current("changes", {"id": (2001, 2040)}).inputFiles()) == 1
+
+
+def test_a_truncate_empties_the_table_and_what_is_older_stays_gone(spark: SparkSession, target: str) -> None:
+    options = {"apply_as_truncates": "op = 't'"}
+    apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 30, "u")), target, **options)
+    apply(feed(spark, (None, None, None, 20, "t"), (3, "c", 1, 15, "u"), (4, "d", 1, 25, "u")), target, **options)
+    assert rows(target, "id") == [(2,), (4,)]
+    late = apply(feed(spark, (5, "late", 1, 20, "u"), (6, "new", 1, 21, "u")), target, **options)
+    assert (late.applied, late.superseded) == (1, 1)
+    assert rows(target, "id") == [(2,), (4,), (6,)]
+
+
+def test_a_truncate_ends_every_record_that_stood(spark: SparkSession, target: str) -> None:
+    options = {"apply_as_truncates": "op = 't'", "stored_as_scd_type": 2}
+    apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 30, "u")), target, **options)
+    apply(feed(spark, (None, None, None, 20, "t"), (3, "c", 1, 15, "u")), target, **options)
+    apply(feed(spark, (4, "late", 1, 5, "u")), target, **options)
+    assert rows(target, "id", "__START_AT", "__END_AT") == [(1, 10, 20), (2, 30, None), (3, 15, 20), (4, 5, 20)]
+
+
+def test_a_soft_delete_keeps_the_row_and_says_when(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 10, "u")), target, soft_delete_column="deleted_at")
+    done = apply(feed(spark, (1, None, None, 20, "d")), target, soft_delete_column="deleted_at")
+    assert (done.rows_updated, done.rows_deleted) == (1, 0)
+    found = {row["id"]: row for row in tailrace.read(target).collect()}
+    assert (found[1]["name"], found[1]["size"]) == ("a", 1)
+    assert isinstance(found[1]["deleted_at"], datetime.datetime)
+    assert found[2]["deleted_at"] is None
+    apply(feed(spark, (1, "late", 1, 15, "u"), (2, "again", 2, 30, "u")), target, soft_delete_column="deleted_at")
+    apply(feed(spark, (1, "back", 3, 40, "u")), target, soft_delete_column="deleted_at")
+    assert rows(target, "id", "name", "deleted_at") == [(1, "back", None), (2, "again", None)]
+
+
+def test_null_updates_keep_what_the_row_has(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u"), (1, None, 2, 20, "u")), target, ignore_null_updates=True)
+    assert rows(target) == [(1, "a", 2)]
+    apply(feed(spark, (1, "b", None, 30, "u"), (2, None, None, 5, "u")), target, ignore_null_updates=True)
+    assert rows(target) == [(1, "b", 2), (2, None, None)]
+    apply(feed(spark, (1, None, None, 40, "d"), (1, None, 9, 50, "u")), target, ignore_null_updates=True)
+    assert rows(target) == [(1, None, 9), (2, None, None)]
+    apply(feed(spark, (1, None, None, 60, "u")), target, ignore_null_updates_column_list=["size"])
+    assert rows(target) == [(1, None, 9), (2, None, None)]
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_partial_image_without_its_row_is_rejected_by_name(spark: SparkSession, target: str, scd_type: int) -> None:
+    schema = f"{SCHEMA}, _cdc_unchanged array<string>"
+    first = feed(spark, (1, "a", 1, 10, "u", []), (2, None, 5, 10, "u", ["name"]), schema=schema)
+    done = apply(first, target, stored_as_scd_type=scd_type)
+    assert (done.applied, done.rejected) == (1, 1)
+    assert done.rejects is not None
+    assert [row["_cdc_problem"] for row in done.rejects.collect()] == ["unchanged-without-row: no value for name"]
+    more = feed(
+        spark, (1, None, 2, 20, "u", ["name"]), (3, "c", 1, 1, "u", []), (3, None, 2, 2, "u", ["name"]), schema=schema
+    )
+    assert apply(more, target, stored_as_scd_type=scd_type).rejected == 0
+    current = tailrace.read(target) if scd_type == 1 else tailrace.read(target).where("__END_AT IS NULL")
+    assert sorted(tuple(row) for row in current.select("id", "name", "size").collect()) == [(1, "a", 2), (3, "c", 2)]
+
+
+def test_a_batch_that_was_applied_is_not_read_again(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u")), target, batch_id=7)
+    again = apply(feed(spark, (1, "other", 1, 99, "u")), target, batch_id=7)
+    assert again == tailrace.ApplyResult()
+    apply(feed(spark, (2, "b", 1, 1, "u")), target, batch_id="run-2/0")
+    assert rows(target) == [(1, "a", 1), (2, "b", 1)]
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_the_winner_of_a_tie_does_not_depend_on_the_order_of_rows(
+    spark: SparkSession, tmp_path: Path, scd_type: int
+) -> None:
+    tied = [(1, "a", 2, 10, "u"), (1, "b", 1, 10, "u"), (2, "x", 1, 10, "u"), (2, None, None, 10, "d")]
+    for n, given in enumerate((tied, tied[::-1])):
+        place = f"delta:{tmp_path}/{n}"
+        apply(feed(spark, *given).repartition(2), place, stored_as_scd_type=scd_type)
+        assert rows(place, "id", "name", "size") == [(1, "b", 1)]
+
+
+def test_columns_come_and_types_widen_within_a_run(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u")), target)
+    wider = "ID int, name string, size bigint, seq bigint, op string, tags struct<x:int>"
+    apply(feed(spark, (1, "b", 1 << 40, 20, "u", (5,)), schema=wider), target)
+    deeper = "id int, name string, size bigint, seq bigint, op string, tags struct<x:int,y:string>"
+    apply(feed(spark, (2, "c", 3, 20, "u", (6, "z")), schema=deeper), target)
+    assert rows(target) == [(1, "b", 1 << 40, (5, None)), (2, "c", 3, (6, "z"))]
+    with pytest.raises(Halt) as narrowed:
+        apply(feed(spark, (3, "d", 1, 30, "u")), target)
+    assert narrowed.value.code == "type-changed"
+    with pytest.raises(Halt) as refused:
+        apply(
+            feed(spark, (3, "d", 1, 30, "u", 1), schema=f"{SCHEMA.replace('size int', 'size bigint')}, z int"),
+            target,
+            schema_evolution="fail",
+        )
+    assert refused.value.code == "schema-refused"
+
+
+def test_a_new_column_is_left_out_with_a_warning_if_so_asked(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u")), target)
+    with pytest.warns(UserWarning, match='column "extra" int is new and left out'):
+        apply(feed(spark, (1, "b", 1, 20, "u", 9), schema=f"{SCHEMA}, extra int"), target, schema_evolution="skip")
+    assert rows(target) == [(1, "b", 1)]
+
+
+def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSession, target: str) -> None:
+    twins = spark.range(1).select(
+        F.lit(1).alias("id"),
+        F.lit("a").alias("name"),
+        F.lit("b").alias("NAME"),
+        F.lit(1).alias("seq"),
+        F.lit("u").alias("op"),
+    )
+    with pytest.raises(Halt, match='"name" and "NAME"') as refused:
+        apply(twins, target)
+    assert refused.value.code == "case-collision"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keys": []},
+        {"keys": ["nothing"]},
+        {"except_column_list": ["id"]},
+        {"column_list": ["id"], "except_column_list": ["op"]},
+        {"stored_as_scd_type": 3},
+        {"track_history_column_list": ["name"]},
+        {"soft_delete_column": "gone", "stored_as_scd_type": 2},
+        {"soft_delete_column": "name"},
+        {"ignore_null_updates_column_list": ["id"]},
+        {"on_invalid": "ignore"},
+        {"schema_evolution": "guess"},
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_meant_are_refused(spark: SparkSession, target: str, options: dict[str, Any]) -> None:
+    source = feed(spark, (1, "a", 1, 10, "u"))
+    with pytest.raises(Misconfigured) as refused:
+        tailrace.apply_changes(source, target, **{"keys": ["id"], "sequence_by": "seq"} | options)
+    assert refused.value.code == "bad-argument"
+
+
+def test_a_batch_computed_before_another_writer_s_commit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u")), f"delta:{tmp_path}/table")
+    opened = open_table(str(tmp_path / "table"), "changes", spark, "scd1")
+    table = Table("changes", ITEMS.columns, ITEMS.keys)
+    late = rows_of(spark, table, [put(1, 1)])
+    with pytest.raises(Retryable) as refused:
+        opened.apply(Batch(table, late, Mark("apply_changes", 1), after=Mark("apply_changes", -1)))
+    assert refused.value.code == "write-conflict"
+    assert rows(f"delta:{tmp_path}/table") == [(1, "a", 1)]
+
+
+def test_an_event_older_than_a_forgotten_delete_comes_back(spark: SparkSession, target: str, tmp_path: Path) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 10, "u")), target)
+    apply(feed(spark, (1, None, None, 20, "d")), target)
+    apply(feed(spark, (1, "late", 1, 15, "u")), target)
+    assert rows(target, "id") == [(2,)]
+    graves = f"delta.`{tmp_path}/_tailrace/table.tombstones`"
+    spark.sql(f"UPDATE {graves} SET _cdc_day = _cdc_day - INTERVAL 8 DAYS")
+    open_table(str(tmp_path / "table"), "changes", spark, "scd1").collect_tombstones()
+    assert spark.sql(f"SELECT * FROM {graves}").count() == 0
+    apply(feed(spark, (1, "late", 1, 15, "u")), target)
+    assert rows(target, "id", "name") == [(1, "late"), (2, "b")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("bigint", [-(1 << 63), -5, -1, 0, 1, 9, 10, (1 << 63) - 1]),
+        ("double", [float("-inf"), -2.5, -1e-300, 0.0, 1e-300, 2.5, 1e300, float("inf"), float("nan")]),
+        ("decimal(10,3)", [Decimal("-99.5"), Decimal("-1.001"), Decimal(0), Decimal("0.001"), Decimal("10.5")]),
+        ("string", ["", "A", "Z", "a", "aa", "é", "😀"]),
+        ("date", [datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date(2026, 1, 1)]),
+        ("timestamp_ntz", [datetime.datetime(1900, 1, 1), datetime.datetime(2026, 1, 1, 1, 2, 3, 4)]),
+        ("struct<a:string,b:int>", [None, (None, 5), ("", 1), ("a", None), ("a", -1), ("a", 2), ("a\0", 0), ("ab", 0)]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_sequence_as_text_has_the_order_of_the_sequence(spark: SparkSession, kind: str, values: list[Any]) -> None:
+    made = spark.createDataFrame([(n, value) for n, value in enumerate(values)], f"n int, s {kind}")
+    text = made.select("n", sortable(F.col("s"), made.schema["s"].dataType).alias("text"))
+    ordered = [row["n"] for row in text.orderBy("text").collect()]
+    assert ordered == list(range(len(values)))
