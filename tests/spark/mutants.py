@@ -38,9 +38,11 @@ NULLS, PARTIAL, TRUNCATE = SCD1 | {"ignore_nulls": True}, SCD1 | {"partial": Tru
 NULLS2, PARTIAL2 = SCD2 | {"ignore_nulls": True}, SCD2 | {"partial": True}
 
 MUTANTS = [
-    Mutant("an upsert that ties is stale", "apply/engine.py", '| (level & ~F.col("_beaten"))', "", SCD1),
-    Mutant("a delete that ties does not shadow its upsert", "apply/engine.py", ' & ~F.col("_beaten")', "", SCD1),
-    Mutant("late events are not dropped", "apply/engine.py", 'F.col("_seen").isNull() | news |', "F.lit(True) |", SCD1),
+    Mutant("an upsert that ties is stale", "apply/engine.py", '| (level & ~F.col("_cdc_beaten"))', "", SCD1),
+    Mutant("a delete that ties does not shadow its upsert", "apply/engine.py", ' & ~F.col("_cdc_beaten")', "", SCD1),
+    Mutant(
+        "late events are not dropped", "apply/engine.py", 'F.col("_cdc_seen").isNull() | news |', "F.lit(True) |", SCD1
+    ),
     Mutant(
         "an upsert wins a tie in a batch",
         "apply/engine.py",
@@ -52,7 +54,7 @@ MUTANTS = [
     Mutant(
         "values are taken from before a delete",
         "apply/engine.py",
-        '(~died | (F.col(f"_given_{n}")["at"] > F.col("_died")))',
+        '(~died | (F.col(f"_cdc_given_{n}")["at"] > F.col("_cdc_died")))',
         "F.lit(True)",
         NULLS,
     ),
@@ -67,8 +69,8 @@ MUTANTS = [
     Mutant(
         "a deleted row is there for partial images",
         "apply/engine.py",
-        '(F.col("_alive") & (F.col("_life") == 0))',
-        'F.col("_alive")',
+        '(F.col("_cdc_alive") & (F.col("_cdc_life") == 0))',
+        'F.col("_cdc_alive")',
         PARTIAL,
     ),
     Mutant(
@@ -84,21 +86,21 @@ MUTANTS = [
     Mutant(
         "the record that ends here is not read",
         "apply/history.py",
-        'ends >= F.col("_from")',
-        'ends > F.col("_from")',
+        'ends >= F.col("_cdc_from")',
+        'ends > F.col("_cdc_from")',
         SCD2,
     ),
     Mutant(
         "hidden events before the first new one are not read",
         "apply/history.py",
-        'F.least("_from", "_start")',
-        'F.col("_from")',
+        'F.least("_cdc_from", "_cdc_start")',
+        'F.col("_cdc_from")',
         SCD2,
     ),
     Mutant(
         "nothing is hidden",
         "apply/history.py",
-        '(~F.col("_visible") & ~(F.col(_KEPT) & F.col(_HAD).eqNullSafe(_values(table))))',
+        '(~F.col("_cdc_visible") & ~(F.col(_KEPT) & F.col(_HAD).eqNullSafe(_values(table))))',
         "F.lit(False)",
         SCD2,
     ),
@@ -106,8 +108,8 @@ MUTANTS = [
     Mutant(
         "NULL is not equal to NULL in a run",
         "apply/history.py",
-        '~F.col("_tracked").eqNullSafe(F.col("_before"))',
-        '~F.coalesce(F.col("_tracked")["t0"] == F.col("_before")["t0"], F.lit(False))',
+        '~F.col("_cdc_tracked").eqNullSafe(F.col("_cdc_before"))',
+        '~F.coalesce(F.col("_cdc_tracked")["t0"] == F.col("_cdc_before")["t0"], F.lit(False))',
         SCD2,
     ),
     Mutant(
@@ -127,7 +129,7 @@ MUTANTS = [
     Mutant(
         "a record that is gone stays",
         "apply/history.py",
-        '~F.col("_visible") & F.col(_WAS).isNotNull(), Op.DELETE.value',
+        '~F.col("_cdc_visible") & F.col(_WAS).isNotNull(), Op.DELETE.value',
         "F.lit(False), Op.DELETE.value",
         SCD2,
     ),
@@ -141,7 +143,7 @@ MUTANTS = [
     Mutant(
         "what was left out is not filled",
         "apply/history.py",
-        '(F.col("_settled") | ~F.array_contains(column(UNCHANGED), c.name))',
+        '(F.col("_cdc_settled") | ~F.array_contains(column(UNCHANGED), c.name))',
         "F.lit(True)",
         PARTIAL2,
     ),

@@ -71,7 +71,7 @@ def _shape(rows: DataFrame, schema: Table, want: Table, newest: set[str]) -> Dat
             shaped.append(column(target.name))
         else:
             value = conform(column(target.name), source.type, target.type)
-            if not widens(source.type, target.type) and not fields_of(target.type):
+            if not widens(source.type, target.type) and "struct<" not in target.type:
                 lost = column(target.name).isNotNull() & (
                     value.isNull() | (value.cast(source.type) != column(target.name))
                 )
@@ -126,28 +126,36 @@ def judge_creates(rows: DataFrame, names: Sequence[str], included: Expression) -
 
 
 def judge_partials(
-    changes: DataFrame, alive: DataFrame | None, table: Table, required: Sequence[str], order: Expression
+    changes: DataFrame,
+    alive: DataFrame | None,
+    table: Table,
+    required: Sequence[str],
+    order: Expression,
+    *,
+    deletes_stay: bool = False,
 ) -> DataFrame:
     """Reject a change that leaves out some of the columns `required` of a row that is not there.
 
     A row is there if its key is among those `alive` in the target and no change before has deleted it, or
-    if a change before it, since the last delete, carried all of them.
+    if a change before it, since the last delete, carried all of them. With `deletes_stay`, a deleted row is
+    still there.
     """
     keys = [column(key) for key in table.keys]
     if alive is None:
-        changes = changes.withColumn("_alive", F.lit(False))
+        changes = changes.withColumn("_cdc_alive", F.lit(False))
     else:
-        there = alive.select(*keys, F.lit(True).alias("_alive"))
-        changes = changes.join(there, list(table.keys), "left").fillna(False, ["_alive"])
+        there = alive.select(*keys, F.lit(True).alias("_cdc_alive"))
+        changes = changes.join(there, list(table.keys), "left").fillna(False, ["_cdc_alive"])
     deleted = column(OP) == Op.DELETE.value
     here = Window.unboundedPreceding, Window.currentRow
-    lives = F.sum(deleted.cast("int")).over(Window.partitionBy(*keys).orderBy(order).rowsBetween(*here))
-    changes = changes.withColumn("_life", lives)
+    ends = F.lit(False) if deletes_stay else deleted
+    lives = F.sum(ends.cast("int")).over(Window.partitionBy(*keys).orderBy(order).rowsBetween(*here))
+    changes = changes.withColumn("_cdc_life", lives)
     left_out = F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)))) > 0
-    based = F.max(~deleted & ~left_out).over(Window.partitionBy(*keys, "_life").orderBy(order).rowsBetween(*here))
-    orphan = ~deleted & ~based & ~(F.col("_alive") & (F.col("_life") == 0))
+    based = F.max(~deleted & ~left_out).over(Window.partitionBy(*keys, "_cdc_life").orderBy(order).rowsBetween(*here))
+    orphan = ~deleted & ~based & ~(F.col("_cdc_alive") & (F.col("_cdc_life") == 0))
     problem = F.coalesce(column(PROBLEM), F.when(orphan, without_row()))
-    return changes.withColumn(PROBLEM, problem).drop("_alive", "_life")
+    return changes.withColumn(PROBLEM, problem).drop("_cdc_alive", "_cdc_life")
 
 
 def without_row() -> Expression:
@@ -161,21 +169,23 @@ def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str], *, ties: bo
     With `ties`, an upsert at the very position that is known of its key counts as newer. A delete there does
     not, and stands before an upsert at the same position, which then has no effect either.
     """
-    seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_seen"))
+    seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_cdc_seen"))
     joined = changes.join(seen, list(keys), "left")
-    news = column(POSITION) > F.col("_seen")
+    news = column(POSITION) > F.col("_cdc_seen")
     if not ties:
-        return joined.where(F.col("_seen").isNull() | news).drop("_seen")
-    level = column(POSITION) == F.col("_seen")
+        return joined.where(F.col("_cdc_seen").isNull() | news).drop("_cdc_seen")
+    level = column(POSITION) == F.col("_cdc_seen")
     beaten = F.max(level & (column(OP) == Op.DELETE.value)).over(Window.partitionBy(*map(column, keys)))
-    joined = joined.withColumn("_beaten", beaten)
-    return joined.where(F.col("_seen").isNull() | news | (level & ~F.col("_beaten"))).drop("_seen", "_beaten")
+    joined = joined.withColumn("_cdc_beaten", beaten)
+    return joined.where(F.col("_cdc_seen").isNull() | news | (level & ~F.col("_cdc_beaten"))).drop(
+        "_cdc_seen", "_cdc_beaten"
+    )
 
 
 def one_per_position(changes: DataFrame, keys: Sequence[str], order: Expression) -> DataFrame:
     """Keep of the changes of one key at one position the last in `order`: the others never stood."""
     tied = Window.partitionBy(*map(column, keys), POSITION).orderBy(order.desc())
-    return changes.withColumn("_place", F.row_number().over(tied)).where("_place = 1").drop("_place")
+    return changes.withColumn("_cdc_place", F.row_number().over(tied)).where("_cdc_place = 1").drop("_cdc_place")
 
 
 def in_log_order() -> Expression:
@@ -207,7 +217,7 @@ def soften(changes: DataFrame, table: Table, flag: str, at: Expression) -> DataF
     others = F.array(*(F.lit(name) for name in table.names() if name not in (*table.keys, flag)))
     changed = {
         flag: F.when(deleted, on).otherwise(off),
-        UNCHANGED: F.when(deleted, others.cast("array<string>")).otherwise(column(UNCHANGED)),
+        UNCHANGED: F.when(deleted, others.cast("array<string>")).otherwise(F.array_remove(column(UNCHANGED), flag)),
         OP: F.when(deleted, F.lit(Op.UPDATE.value)).otherwise(column(OP)),
     }
     return changes.select(*(changed.get(name, column(name)).alias(name) for name in changes.columns))
@@ -237,9 +247,9 @@ def newest_per_key(changes: DataFrame, table: Table, order: Expression) -> DataF
     values = [name for name in table.names() if name not in table.keys]
     whole = F.struct(column(POSITION), column(OP), column(UNCHANGED), *(column(name) for name in values))
     newest = changes.groupBy(*(column(key) for key in table.keys)).agg(
-        F.max_by(whole, order).alias("_newest"), F.count(F.lit(1)).alias(EVENTS)
+        F.max_by(whole, order).alias("_cdc_newest"), F.count(F.lit(1)).alias(EVENTS)
     )
-    return newest.select(*_result(table, {name: F.col("_newest")[name] for name in values}, F.col("_newest")))
+    return newest.select(*_result(table, {name: F.col("_cdc_newest")[name] for name in values}, F.col("_cdc_newest")))
 
 
 def newest_with_unchanged(changes: DataFrame, table: Table, order: Expression) -> DataFrame:
@@ -252,28 +262,29 @@ def newest_with_unchanged(changes: DataFrame, table: Table, order: Expression) -
     deleted = column(OP) == Op.DELETE.value
     given = {n: ~F.array_contains(column(UNCHANGED), name) & ~deleted for n, name in enumerate(values)}
     newest = changes.groupBy(*(column(key) for key in table.keys)).agg(
-        F.max_by(whole, order).alias("_newest"),
+        F.max_by(whole, order).alias("_cdc_newest"),
         F.count(F.lit(1)).alias(EVENTS),
-        F.max(F.when(deleted, order)).alias("_died"),
+        F.max(F.when(deleted, order)).alias("_cdc_died"),
         *(
             F.max_by(F.struct(order.alias("at"), column(name).alias("value")), F.when(given[n], order)).alias(
-                f"_given_{n}"
+                f"_cdc_given_{n}"
             )
             for n, name in enumerate(values)
         ),
     )
-    died = F.col("_died").isNotNull()
+    died = F.col("_cdc_died").isNotNull()
     found = {
-        n: F.col(f"_given_{n}").isNotNull() & (~died | (F.col(f"_given_{n}")["at"] > F.col("_died"))) for n in given
+        n: F.col(f"_cdc_given_{n}").isNotNull() & (~died | (F.col(f"_cdc_given_{n}")["at"] > F.col("_cdc_died")))
+        for n in given
     }
     missing = F.array_compact(F.array(*(F.when(~found[n], F.lit(value)) for n, value in enumerate(values))))
-    left = F.array_intersect(F.col("_newest")[UNCHANGED], missing)
+    left = F.array_intersect(F.col("_cdc_newest")[UNCHANGED], missing)
     kept = F.when(died, F.array().cast("array<string>")).otherwise(left)
     return newest.select(
         *_result(
             table,
-            {name: F.when(found[n], F.col(f"_given_{n}")["value"]) for n, name in enumerate(values)},
-            F.col("_newest").withField(UNCHANGED, kept),
+            {name: F.when(found[n], F.col(f"_cdc_given_{n}")["value"]) for n, name in enumerate(values)},
+            F.col("_cdc_newest").withField(UNCHANGED, kept),
         )
     )
 

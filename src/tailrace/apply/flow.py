@@ -116,11 +116,11 @@ class Flow:
             changes = changes.localCheckpoint()
             judged = self._judged(changes, self._ranges(seen), floor)
             changes = judged.where(column(PROBLEM).isNull())
+        changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
+        if self.ties and (self.partial or self.soft):
+            changes = engine.one_per_position(changes, self.shape.keys, self.order)
         if self.soft:
             changes = engine.soften(changes, self.shape, self.soft, self.deleted_at)
-        changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
-        if self.ties and self.partial:
-            changes = engine.one_per_position(changes, self.shape.keys, self.order)
         rows = self._rows(changes).localCheckpoint()
         tally = _tally(seen, taken.get["taken"])
         if tally.rejected:
@@ -153,14 +153,18 @@ class Flow:
         tally = _tally(seen, 0)
         if tally.rejected:
             self.reject(events.where(column(PROBLEM).isNotNull()))
-        stored = self._records(None if self.truncates else self._ranges(seen))
+        stored = self._records(None if tally.cut else self._ranges(seen))
         if floor:
             ends = history.truncates(events, stored)
             news = history.truncated(news, ends, stored, table, tracking).localCheckpoint()
         few = F.broadcast if tally.counted <= FEW else _as_it_is
         line = history.rebuild(news, stored, table, tracking, self.required, few)
         told = Observation()
-        counts = [F.sum(NEWS).alias("news"), F.sum(LATE).alias("late"), F.count(WHY).alias("lost")]
+        counts = [
+            F.sum(NEWS).alias("news"),
+            F.sum(LATE).alias("late"),
+            F.sum(F.when(F.col(WHY).isNotNull(), F.col(NEWS))).alias("lost"),
+        ]
         line = line.observe(
             told, *counts, F.count_if(HIDE).alias("hidden"), F.count(OP).alias("rows")
         ).localCheckpoint()
@@ -238,8 +242,10 @@ class Flow:
         if self.exists:
             rows = self.target.current(self.shape.name, near)
             alive = rows.where(column(POSITION) > floor) if floor else rows
-        order = self.order
-        return engine.judge_partials(changes, alive, self.shape, self.required, order).localCheckpoint()
+        judged = engine.judge_partials(
+            changes, alive, self.shape, self.required, self.order, deletes_stay=bool(self.soft)
+        )
+        return judged.localCheckpoint()
 
 
 def _tally(seen: Observation, taken: int) -> Tally:

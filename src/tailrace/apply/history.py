@@ -27,9 +27,16 @@ from tailrace.apply.order import sortable
 from tailrace.core.change import Op
 from tailrace.core.table import END, SEQUENCE, START, Table
 
-_RANK, _STORED, _KEPT, _WAS, _DELETE, _COUNT = "_rank", "_stored", "_kept", "_was", "_delete", "_count"
-_HAD, _HIDDEN_AT = "_had", "_hidden_at"
-HIDE, LATE, NEWS, WHY = "_hide", "_late", "_news", "_why"
+_RANK, _STORED, _KEPT, _WAS, _DELETE, _COUNT = (
+    "_cdc_rank",
+    "_cdc_stored",
+    "_cdc_kept",
+    "_cdc_was",
+    "_cdc_delete",
+    "_cdc_count",
+)
+_HAD, _HIDDEN_AT = "_cdc_had", "_cdc_hidden_at"
+HIDE, LATE, NEWS, WHY = "_cdc_hide", "_cdc_late", "_cdc_news", "_cdc_why"
 
 # Who stands at a position: a delete before an upsert, and what was said before what a record implies.
 _DELETED, _UPSERTED, _STARTED, _ENDED = 3, 2, 1, 0
@@ -63,8 +70,8 @@ def rebuild(
         lines = lines.unionByName(_stored(news, *stored, table, tracking, few))
     line = _one_per_position(lines, table)
     order = Window.partitionBy(*map(column, table.keys)).orderBy(POSITION)
-    line = line.withColumn("_life", F.sum(F.col(_DELETE).cast("int")).over(_up_to_here(order)))
-    life = Window.partitionBy(*map(column, table.keys), "_life").orderBy(POSITION)
+    line = line.withColumn("_cdc_life", F.sum(F.col(_DELETE).cast("int")).over(_up_to_here(order)))
+    life = Window.partitionBy(*map(column, table.keys), "_cdc_life").orderBy(POSITION)
     line = _judged(line, life, required)
     lost = line.where(F.col(WHY).isNotNull())
     told = _told(_filled(line.where(F.col(WHY).isNull()), life, table), order, table, tracking)
@@ -87,16 +94,16 @@ def truncated(
     table: Table,
     tracking: Tracking,
 ) -> DataFrame:
-    """Add to `news` a delete at each of `ends` for every key that had begun before it."""
+    """Add to `news` a delete at each of `ends` for every key that had begun by then."""
     keys = [column(key) for key in table.keys]
-    ends = F.broadcast(ends.select(F.col(SEQUENCE).alias("_at"), F.col(POSITION).alias("_end")))
-    begun = news.groupBy(*keys).agg(F.min(POSITION).alias("_from"))
-    hit = begun.crossJoin(ends).where(F.col("_from") < F.col("_end")).select(*keys, "_at", "_end")
+    ends = F.broadcast(ends.select(F.col(SEQUENCE).alias("_cdc_at"), F.col(POSITION).alias("_cdc_end")))
+    begun = news.groupBy(*keys).agg(F.min(POSITION).alias("_cdc_from"))
+    hit = begun.crossJoin(ends).where(F.col("_cdc_from") <= F.col("_cdc_end")).select(*keys, "_cdc_at", "_cdc_end")
     if stored is not None:
         starts, stops = (sortable(F.col(name), tracking.sequence) for name in (START, END))
-        spans = (starts < F.col("_end")) & (stops.isNull() | (stops > F.col("_end")))
-        hit = hit.unionByName(stored[0].crossJoin(ends).where(spans).select(*keys, "_at", "_end")).distinct()
-    made = {SEQUENCE: F.col("_at"), POSITION: F.col("_end"), OP: F.lit(Op.DELETE.value), _COUNT: F.lit(0)}
+        spans = (starts <= F.col("_cdc_end")) & (stops.isNull() | (stops > F.col("_cdc_end")))
+        hit = hit.unionByName(stored[0].crossJoin(ends).where(spans).select(*keys, "_cdc_at", "_cdc_end")).distinct()
+    made = {SEQUENCE: F.col("_cdc_at"), POSITION: F.col("_cdc_end"), OP: F.lit(Op.DELETE.value), _COUNT: F.lit(0)}
     made |= {UNCHANGED: F.array().cast("array<string>")}
     wanted = [*table.names(), SEQUENCE, POSITION, OP, UNCHANGED]
     nulls = {c.name: F.lit(None).cast(c.type) for c in table.columns if c.name not in table.keys}
@@ -160,16 +167,18 @@ def _stored(
 ) -> DataFrame:
     """Return what is stored of the keys of `news` from the record on that their first event falls into."""
     keys = [column(key) for key in table.keys]
-    first = news.groupBy(*keys).agg(F.min(POSITION).alias("_from"))
+    first = news.groupBy(*keys).agg(F.min(POSITION).alias("_cdc_from"))
     ends = sortable(F.col(END), tracking.sequence)
-    near = visible.join(few(first), list(table.keys)).where(ends.isNull() | (ends >= F.col("_from")))
-    near = near.withColumn("_starts", sortable(F.col(START), tracking.sequence)).localCheckpoint()
+    near = visible.join(few(first), list(table.keys)).where(ends.isNull() | (ends >= F.col("_cdc_from")))
+    near = near.withColumn("_cdc_starts", sortable(F.col(START), tracking.sequence)).localCheckpoint()
     lines = _events_of(near, table, tracking)
     if hidden is None:
         return lines
-    starts = near.groupBy(*keys).agg(F.min("_starts").alias("_start"))
-    cut = first.join(starts, list(table.keys), "left").select(*keys, F.least("_from", "_start").alias("_cut"))
-    kept = hidden.join(few(cut), list(table.keys)).where(F.col(POSITION) >= F.col("_cut"))
+    starts = near.groupBy(*keys).agg(F.min("_cdc_starts").alias("_cdc_start"))
+    cut = first.join(starts, list(table.keys), "left").select(
+        *keys, F.least("_cdc_from", "_cdc_start").alias("_cdc_cut")
+    )
+    kept = hidden.join(few(cut), list(table.keys)).where(F.col(POSITION) >= F.col("_cdc_cut"))
     return lines.unionByName(_lines(kept, table, tracking, F.lit(0).alias(_COUNT), F.col(OFFSET), stored=True))
 
 
@@ -192,13 +201,13 @@ def _events_of(near: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
 
     events = F.array(
         event(F.col(SEQUENCE), F.col(POSITION), F.col(UNCHANGED), _UPSERTED),
-        F.when(F.col("_starts") < F.col(POSITION), event(F.col(START), F.col("_starts"), none, _STARTED)),
+        F.when(F.col("_cdc_starts") < F.col(POSITION), event(F.col(START), F.col("_cdc_starts"), none, _STARTED)),
         F.when(ends.isNotNull(), event(F.col(END), ends, none, _ENDED)),
     )
-    apart = near.select(*map(column, table.names()), F.explode(F.array_compact(events)).alias("_event"))
+    apart = near.select(*map(column, table.names()), F.explode(F.array_compact(events)).alias("_cdc_event"))
     return apart.select(
         *map(column, table.names()),
-        "_event.*",
+        "_cdc_event.*",
         F.lit(True).alias(_STORED),
         F.lit(False).alias(_KEPT),
         F.when(F.lit(False), _values(table)).alias(_HAD),
@@ -208,27 +217,34 @@ def _events_of(near: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
 
 
 def _one_per_position(lines: DataFrame, table: Table) -> DataFrame:
-    """Keep one event per key and position; of equal ones the one that lies hidden already."""
+    """Keep one event per key and position; of equal ones the one that shows, else the one that lies hidden."""
     values = [
         F.when(~F.array_contains(column(UNCHANGED), c.name), comparable(column(c.name), c.type))
         for c in table.columns
         if c.name not in table.keys
     ]
     place = Window.partitionBy(*map(column, table.keys), POSITION)
-    best = [F.desc(_RANK), *(F.desc(value) for value in values), F.desc(_KEPT), F.desc(_HIDDEN_AT), F.desc(_STORED)]
+    best = [
+        F.desc(_RANK),
+        *(F.desc(value) for value in values),
+        F.desc(F.col(_WAS).isNotNull()),
+        F.desc(_KEPT),
+        F.desc(_HIDDEN_AT),
+        F.desc(_STORED),
+    ]
     first = place.orderBy(*best)
     whole = first.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     counted = lines.select(
         "*",
-        F.row_number().over(first).alias("_number"),
+        F.row_number().over(first).alias("_cdc_number"),
         F.sum(_COUNT).over(place).alias(NEWS),
-        F.first(_STORED).over(whole).alias("_first_stored"),
-        F.first(_WAS, ignorenulls=True).over(whole).alias("_was_here"),
+        F.first(_STORED).over(whole).alias("_cdc_first_stored"),
+        F.first(_WAS, ignorenulls=True).over(whole).alias("_cdc_was_here"),
     )
-    late = F.when(F.col("_first_stored"), F.col(NEWS)).otherwise(F.lit(0)).alias(LATE)
-    dropped = ("_number", "_first_stored", "_was_here", _WAS, _COUNT, _HIDDEN_AT)
+    late = F.when(F.col("_cdc_first_stored"), F.col(NEWS)).otherwise(F.lit(0)).alias(LATE)
+    dropped = ("_cdc_number", "_cdc_first_stored", "_cdc_was_here", _WAS, _COUNT, _HIDDEN_AT)
     kept = [column(name) for name in counted.columns if name not in dropped]
-    return counted.where("_number = 1").select(*kept, F.col("_was_here").alias(_WAS), late)
+    return counted.where("_cdc_number = 1").select(*kept, F.col("_cdc_was_here").alias(_WAS), late)
 
 
 def _judged(line: DataFrame, life: WindowSpec, required: Sequence[str]) -> DataFrame:
@@ -245,12 +261,12 @@ def _filled(line: DataFrame, life: WindowSpec, table: Table) -> DataFrame:
     """Give columns that an event leaves out the value of the event before it."""
     # What is stored was filled when it came; the first of it has nothing before it here.
     settled = F.col(_STORED) & (F.row_number().over(life) == 1)
-    line = line.withColumn("_settled", settled)
+    line = line.withColumn("_cdc_settled", settled)
     values = {}
     for c in table.columns:
         if c.name not in table.keys:
             given = F.when(
-                ~F.col(_DELETE) & (F.col("_settled") | ~F.array_contains(column(UNCHANGED), c.name)),
+                ~F.col(_DELETE) & (F.col("_cdc_settled") | ~F.array_contains(column(UNCHANGED), c.name)),
                 F.struct(column(c.name).alias("v")),
             )
             values[c.name] = F.last(given, ignorenulls=True).over(_up_to_here(life))["v"]
@@ -263,21 +279,21 @@ def _told(line: DataFrame, order: WindowSpec, table: Table, tracking: Tracking) 
         comparable(column(name), table.column(name).type).alias(f"t{n}") for n, name in enumerate(tracking.columns)
     ]
     values = F.struct(*tracked, F.col(_DELETE).alias("d"))
-    line = line.withColumn("_tracked", values).withColumn("_before", F.lag("_tracked").over(order))
-    begins = ~F.col(_DELETE) & ~F.col("_tracked").eqNullSafe(F.col("_before"))
-    line = line.withColumn("_begins", begins)
-    start = F.last(F.when(F.col("_begins"), F.col(SEQUENCE)), ignorenulls=True).over(_up_to_here(order))
-    after = F.lead(F.col("_begins") | F.col(_DELETE)).over(order)
+    line = line.withColumn("_cdc_tracked", values).withColumn("_cdc_before", F.lag("_cdc_tracked").over(order))
+    begins = ~F.col(_DELETE) & ~F.col("_cdc_tracked").eqNullSafe(F.col("_cdc_before"))
+    line = line.withColumn("_cdc_begins", begins)
+    start = F.last(F.when(F.col("_cdc_begins"), F.col(SEQUENCE)), ignorenulls=True).over(_up_to_here(order))
+    after = F.lead(F.col("_cdc_begins") | F.col(_DELETE)).over(order)
     line = line.select(
         "*",
         start.alias(START),
         F.lead(SEQUENCE).over(order).alias(END),
-        (~F.col(_DELETE) & F.coalesce(after, F.lit(True))).alias("_visible"),
+        (~F.col(_DELETE) & F.coalesce(after, F.lit(True))).alias("_cdc_visible"),
     )
     now = _record(table, F.col(START), F.col(END))
     same = F.col(_WAS).isNotNull() & F.col(_WAS).eqNullSafe(now)
-    op = F.when(F.col("_visible") & ~same, Op.UPDATE.value).when(
-        ~F.col("_visible") & F.col(_WAS).isNotNull(), Op.DELETE.value
+    op = F.when(F.col("_cdc_visible") & ~same, Op.UPDATE.value).when(
+        ~F.col("_cdc_visible") & F.col(_WAS).isNotNull(), Op.DELETE.value
     )
     return line.select(
         *map(column, table.names()),
@@ -289,7 +305,7 @@ def _told(line: DataFrame, order: WindowSpec, table: Table, tracking: Tracking) 
         op.alias(OP),
         _DELETE,
         # An event that lies hidden with values it was filled with is hidden anew when those have changed.
-        (~F.col("_visible") & ~(F.col(_KEPT) & F.col(_HAD).eqNullSafe(_values(table)))).alias(HIDE),
+        (~F.col("_cdc_visible") & ~(F.col(_KEPT) & F.col(_HAD).eqNullSafe(_values(table)))).alias(HIDE),
         NEWS,
         LATE,
         WHY,

@@ -42,10 +42,12 @@ def carry_over(events: DataFrame, before: DataFrame | None, table: Table) -> Dat
         if left in (0, waiting):
             break
         waiting = left
-    done = moved.select(column(OFFSET).alias("_for"), F.struct(UNCHANGED, *map(column, _values(table))).alias("_row"))
-    joined = events.join(F.broadcast(done), column(OFFSET) == F.col("_for"), "left")
+    done = moved.select(
+        column(OFFSET).alias("_cdc_for"), F.struct(UNCHANGED, *map(column, _values(table))).alias("_cdc_row")
+    )
+    joined = events.join(done, column(OFFSET) == F.col("_cdc_for"), "left")
     replaced = {
-        name: F.when(F.col("_for").isNotNull(), F.col("_row")[name]).otherwise(column(name))
+        name: F.when(F.col("_cdc_for").isNotNull(), F.col("_cdc_row")[name]).otherwise(column(name))
         for name in (UNCHANGED, *_values(table))
     }
     return joined.select(*(replaced.get(name, column(name)).alias(name) for name in events.columns))
@@ -58,59 +60,59 @@ def _incomplete() -> Expression:
 
 def _others(events: DataFrame, moved: DataFrame, table: Table) -> DataFrame:
     """Return what else `events` say of the keys that were moved from."""
-    old = moved.select(*(column(OLD_KEY)[key].alias(f"_old_{n}") for n, key in enumerate(table.keys))).distinct()
+    old = moved.select(*(column(OLD_KEY)[key].alias(f"_cdc_old_{n}") for n, key in enumerate(table.keys))).distinct()
     alive = ~column(OP).isin(Op.DELETE.value, Op.TRUNCATE.value) & column(PROBLEM).isNull()
-    return events.where(alive & ~_incomplete()).join(F.broadcast(old), _same_key(table), "left_semi")
+    return events.where(alive & ~_incomplete()).join(old, _same_key(table), "left_semi")
 
 
 def _found(moved: DataFrame, older: DataFrame, before: DataFrame | None, table: Table) -> DataFrame:
     """Return, by offset, what is known of each value that a moved row leaves out."""
     wanted = moved.select(
-        column(OFFSET).alias("_for"),
-        column(POSITION).alias("_at"),
-        *(column(OLD_KEY)[key].alias(f"_old_{n}") for n, key in enumerate(table.keys)),
+        column(OFFSET).alias("_cdc_for"),
+        column(POSITION).alias("_cdc_at"),
+        *(column(OLD_KEY)[key].alias(f"_cdc_old_{n}") for n, key in enumerate(table.keys)),
     )
-    joined = wanted.join(older, _same_key(table) & (column(POSITION) < F.col("_at")), "left")
+    joined = wanted.join(older, _same_key(table) & (column(POSITION) < F.col("_cdc_at")), "left")
     order = F.struct(column(POSITION), column(OFFSET))
     given = [
         F.max_by(
             F.struct(column(POSITION).alias("at"), column(name).alias("value")),
             F.when(column(OFFSET).isNotNull() & ~F.array_contains(column(UNCHANGED), name), order),
-        ).alias(f"_found_{n}")
+        ).alias(f"_cdc_found_{n}")
         for n, name in enumerate(_values(table))
     ]
-    born = F.max(F.when(column(OP).isin(*_BORN), column(POSITION))).alias("_born")
-    old = [f"_old_{n}" for n in range(len(table.keys))]
-    found = joined.groupBy("_for", *old).agg(born, *given)
+    born = F.max(F.when(column(OP).isin(*_BORN), column(POSITION))).alias("_cdc_born")
+    old = [f"_cdc_old_{n}" for n in range(len(table.keys))]
+    found = joined.groupBy("_cdc_for", *old).agg(born, *given)
     if before is not None:
-        found = found.join(before.withColumn("_there", F.lit(True)), _same_key(table), "left")
+        found = found.join(before.withColumn("_cdc_there", F.lit(True)), _same_key(table), "left")
     stored = () if before is None else before.columns
-    return found.select("_for", *(_value(n, name, stored=name in stored) for n, name in enumerate(_values(table))))
+    return found.select("_cdc_for", *(_value(n, name, stored=name in stored) for n, name in enumerate(_values(table))))
 
 
 def _value(n: int, name: str, *, stored: bool) -> Expression:
-    given, whole_life = F.col(f"_found_{n}"), F.col("_born").isNull()
-    value = F.when(given.isNotNull() & (whole_life | (given["at"] >= F.col("_born"))), F.struct(given["value"]))
+    given, whole_life = F.col(f"_cdc_found_{n}"), F.col("_cdc_born").isNull()
+    value = F.when(given.isNotNull() & (whole_life | (given["at"] >= F.col("_cdc_born"))), F.struct(given["value"]))
     if stored:
-        value = F.coalesce(value, F.when(whole_life & F.col("_there"), F.struct(column(name).alias("value"))))
-    return value.alias(f"_found_{n}")
+        value = F.coalesce(value, F.when(whole_life & F.col("_cdc_there"), F.struct(column(name).alias("value"))))
+    return value.alias(f"_cdc_found_{n}")
 
 
 def _filled(moved: DataFrame, found: DataFrame, table: Table) -> DataFrame:
-    joined = moved.join(found, column(OFFSET) == F.col("_for"), "left")
+    joined = moved.join(found, column(OFFSET) == F.col("_cdc_for"), "left")
     changed = {}
     still = []
     for n, name in enumerate(_values(table)):
         left_out = F.array_contains(column(UNCHANGED), name)
-        taken = left_out & F.col(f"_found_{n}").isNotNull()
-        changed[name] = F.when(taken, F.col(f"_found_{n}")["value"]).otherwise(column(name))
+        taken = left_out & F.col(f"_cdc_found_{n}").isNotNull()
+        changed[name] = F.when(taken, F.col(f"_cdc_found_{n}")["value"]).otherwise(column(name))
         still.append(F.when(left_out & ~taken, F.lit(name)))
     changed[UNCHANGED] = F.array_compact(F.array(*still))
     return joined.select(*(changed.get(name, column(name)).alias(name) for name in moved.columns))
 
 
 def _same_key(table: Table) -> Expression:
-    return reduce(and_, (F.col(f"_old_{n}") == column(key) for n, key in enumerate(table.keys)))
+    return reduce(and_, (F.col(f"_cdc_old_{n}") == column(key) for n, key in enumerate(table.keys)))
 
 
 def _values(table: Table) -> list[str]:

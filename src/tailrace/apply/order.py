@@ -51,7 +51,7 @@ def sortable(value: Expression, kind: DataType) -> Expression:
 
 def _field(value: Expression, kind: DataType) -> Expression:
     text = sortable(value, kind)
-    if isinstance(kind, StringType | BinaryType):
+    if isinstance(kind, StringType | BinaryType | TimestampNTZType):
         # A text that goes on must sort above one that ends, whatever the next field begins with.
         text = F.concat(F.replace(text, F.lit("\x00"), F.lit("\x00~")), F.lit("\x00"))
     return F.when(value.isNull(), F.lit("0")).otherwise(F.concat(F.lit("1"), text))
@@ -63,7 +63,8 @@ def _whole(value: Expression) -> Expression:
 
 
 def _decimal(value: Expression, kind: DecimalType) -> Expression:
-    digits = F.format_string(f"%0{kind.precision + 2}.{kind.scale}f", F.abs(value))
+    plain = F.replace(F.format_number(F.abs(value), kind.scale), F.lit(","), F.lit(""))
+    digits = F.lpad(plain, kind.precision + 2, "0")
     below = F.concat(F.lit("0"), F.translate(digits, "0123456789", "9876543210"))
     return F.when(value < 0, below).when(value.isNotNull(), F.concat(F.lit("1"), digits))
 
@@ -77,7 +78,8 @@ def _floating(value: Expression) -> Expression:
 
 
 def _local(value: Expression) -> Expression:
-    return F.concat(_whole(F.unix_date(value.cast("date"))), F.date_format(value, "HHmmssSSSSSS"))
+    # The text of such a time, unlike a format of it, takes no time zone into account.
+    return F.concat(_whole(F.unix_date(value.cast("date"))), F.substring_index(value.cast("string"), " ", -1))
 
 
 _TEXTS: tuple[tuple[tuple[type[DataType], ...], Callable[[Expression, Any], Expression]], ...] = (

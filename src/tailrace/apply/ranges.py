@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column as Expression
@@ -33,6 +35,15 @@ def ranges(table: Table, found: Sequence[Any]) -> dict[str, tuple[Bound, Bound]]
             continue
         known[key] = _rounded(low, high) if isinstance(low, int) else (low, high)
     return known
+
+
+def inside(near: Ranges) -> Expression:
+    """Say of a row whether its key lies within `near`."""
+    parts = [
+        (F.col(f"`{key.replace('`', '``')}`") >= F.lit(low)) & (F.col(f"`{key.replace('`', '``')}`") <= F.lit(high))
+        for key, (low, high) in near.items()
+    ]
+    return reduce(and_, parts, F.lit(True))
 
 
 def _ordered(table: Table) -> list[str]:

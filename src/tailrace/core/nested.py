@@ -75,6 +75,23 @@ def added(old: str, new: str) -> list[tuple[str, str]]:
     return list(_missing(new, old))
 
 
+def changed(old: str, new: str, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what has another type in `new` than in `old`, the innermost, as paths in SQL with their new types."""
+    old_fields, new_fields = fields_of(old), fields_of(new)
+    old_entry, new_entry = entry_of(old), entry_of(new)
+    old_element, new_element = element_of(old), element_of(new)
+    dot = f"{path}." if path else ""
+    if old_fields is not None and new_fields is not None:
+        for name in old_fields.keys() & new_fields.keys():
+            yield from changed(old_fields[name], new_fields[name], f"{dot}`{name}`")
+    elif old_element is not None and new_element is not None:
+        yield from changed(old_element, new_element, f"{dot}element")
+    elif old_entry is not None and new_entry is not None:
+        yield from changed(old_entry[1], new_entry[1], f"{dot}value")
+    elif old != new:
+        yield path, new
+
+
 def _missing(have: str, other: str, path: str = "") -> Iterator[tuple[str, str]]:
     have_fields, other_fields = fields_of(have), fields_of(other)
     if have_fields is not None and other_fields is not None:

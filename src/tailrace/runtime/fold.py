@@ -152,7 +152,7 @@ class Fold:
             lambda rejected: self._reject(spark, piece, topic, rejected),
             ordered=self._log.ordered,
             partial=partial,
-            required=named if partial else (),
+            required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
             included=_included(piece, mark),

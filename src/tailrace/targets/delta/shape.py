@@ -111,13 +111,21 @@ def _grow(session: SparkSession, place: Place, column: Column, old: str) -> None
     if fields:
         listed = ", ".join(f"{quote(column.name)}.{path} {kind}" for path, kind in fields)
         session.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({listed})")
-    else:
-        session.sql(f"ALTER TABLE {place.sql} ALTER COLUMN {quote(column.name)} TYPE {column.type}")
+    for path, kind in nested.changed(old, column.type):
+        session.sql(f"ALTER TABLE {place.sql} ALTER COLUMN {quote(column.name)}{path and '.'}{path} TYPE {kind}")
 
 
 def set_properties(session: SparkSession, place: Place, properties: Mapping[str, str]) -> None:
     """Set table properties, in one commit."""
     session.sql(f"ALTER TABLE {place.sql} SET TBLPROPERTIES ({_assignments(properties)})")
+
+
+def ensure(session: SparkSession, place: Place, wanted: Mapping[str, str]) -> None:
+    """Set those of the properties `wanted` that the table at `place` does not have."""
+    log = place.log(session) if wanted else None
+    snapshot = log.snapshot() if log else None
+    if snapshot and (missing := {k: v for k, v in wanted.items() if snapshot.properties().get(k) != v}):
+        set_properties(session, place, missing)
 
 
 def mapping(names: Iterable[str]) -> dict[str, str]:

@@ -20,13 +20,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.ranges import Ranges
+from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.apply.view import shared_view
 from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Fit, Table
-from tailrace.targets._merge import OP, POSITION, Merge, MergeRecords, quote, within
+from tailrace.targets._merge import OP, POSITION, Merge, MergeRecords, quote
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
@@ -223,7 +223,7 @@ class DeltaTable:
 
     def _near(self, near: Ranges) -> DataFrame:
         rows = self._place.read(self._base)
-        return rows.where(" AND ".join(within(near))) if near else rows
+        return rows.where(inside(near)) if near else rows
 
     def _read_mark(self, log: DeltaLog, snapshot: Snapshot) -> Mark | None:
         def rebuild(change_log: str, offset: int) -> Mark:
@@ -254,8 +254,9 @@ class DeltaTable:
     def _widen(self, change: Fit) -> None:
         _, snapshot = self._existing()
         try:
-            shape.widen(self._session, self._place, snapshot, change.widen)
+            # What lies beside the table goes first: a crash between the two is then seen, and mended, by the table.
             self._tombstones.widen(change.widen)
+            shape.widen(self._session, self._place, snapshot, change.widen)
         except AnalysisException as error:
             raise shape.unsupported(change.widen, self._owner.table) from error
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.ranges import Ranges
+from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import Batch
 from tailrace.core.table import Column as TableColumn
-from tailrace.targets._merge import OP, POSITION, literal, quote, within
+from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.place import Place
 
@@ -64,8 +64,7 @@ class Tombstones:
         """Return what counts and has a key within `near`, and truncates; `None` if there never was anything."""
         if not self._there():
             return None
-        wanted = " AND ".join(within(near)) or "true"
-        return self._read().where(_counts(committed) & F.expr(f"{OP} = 't' OR ({wanted})")).drop(_LOG, _DAY)
+        return self._read().where(_counts(committed) & ((F.col(OP) == "t") | inside(near))).drop(_LOG, _DAY)
 
     def floor(self, committed: Committed) -> str:
         """Return the position of the newest truncate that counts, empty if there was none."""
@@ -109,8 +108,13 @@ class Tombstones:
             )
             rows = rows.unionByName(one)
         # The first one makes the table, in the same commit.
-        new = {"delta.autoOptimize.autoCompact": "true", **shape.mapping(rows.columns)}
-        self._place.append(rows.coalesce(1), [_DAY], **({"mergeSchema": "true"} if self._there() else new))
+        mapping = shape.mapping(rows.columns)
+        if self._there():
+            shape.ensure(self._session, self._place, mapping)
+            options = {"mergeSchema": "true"}
+        else:
+            options = {"delta.autoOptimize.autoCompact": "true", **mapping}
+        self._place.append(rows.coalesce(1), [_DAY], **options)
 
     def _remove_uncounted(self, committed: Committed) -> None:
         if self._there() and self._read().where(~_counts(committed)).limit(1).count():
