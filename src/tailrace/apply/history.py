@@ -315,13 +315,14 @@ def _told(line: DataFrame, order: WindowSpec, table: Table, tracking: Tracking) 
 def _values(table: Table) -> Expression:
     values = [c for c in table.columns if c.name not in table.keys]
     return F.struct(
-        F.lit(0).alias("v"), *(comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(values))
+        column(UNCHANGED).alias("unchanged"),
+        *(comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(values)),
     )
 
 
 def _record(table: Table, start: Expression, end: Expression) -> Expression:
     values = (comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(table.columns))
-    return F.struct(start.alias("start"), end.alias("end"), *values)
+    return F.struct(start.alias("start"), end.alias("end"), column(UNCHANGED).alias("unchanged"), *values)
 
 
 def _up_to_here(window: WindowSpec) -> WindowSpec:
