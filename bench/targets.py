@@ -1,0 +1,192 @@
+"""From the change log into databases: events per second against reading alone, and whether the tables are right.
+
+    python -m bench.targets --slices 1 10
+
+R is what Spark does before any target comes in: read, decode, newest per key. It is measured in the same run, on the
+same log. The session is warm: every measured run is the second of its kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.apply import peak_memory_mb
+from bench.workload import TABLE, TOPIC, Workload
+from tailrace.apply import engine
+from tailrace.apply.target import Target
+from tailrace.control.progress import Progress
+from tailrace.control.rejects import Rejects
+from tailrace.core.table import Evolution
+from tailrace.envelopes import debezium
+from tailrace.log.landed import LandedLog
+from tailrace.runtime.drain import Drain, Pace, drain
+from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.report import Silent
+from tailrace.spark import session
+from tailrace.targets import duckdb, postgres, sqlite
+
+Rows = dict[int, tuple[str, int, str]]
+_QUERY = "SELECT id, status, quantity, total FROM orders"
+
+
+def reading(spark: SparkSession, log: LandedLog, work: Workload) -> float:
+    """Return the seconds that it takes to read, decode and keep the newest per key, the better of two."""
+    times = []
+    for _ in range(3):
+        started = time.monotonic()
+        piece = log.slice(-1, work.events)
+        rows = debezium.open_rows(piece.read(spark), TABLE, 1, 1 << 24)
+        shaped = engine.align([(engine.judge(rows, TABLE.keys), TABLE)], TABLE)
+        newest = engine.newest_per_key(shaped, TABLE, engine.in_log_order())
+        newest.write.format("noop").mode("overwrite").save()
+        times.append(time.monotonic() - started)
+    return min(times[1:])
+
+
+def measure(
+    spark: SparkSession, log: LandedLog, work: Workload, slices: int, folder: Path, place: Place
+) -> dict[str, object]:
+    """Drain `log` in `slices` into `place`, compare the table, and return the figures."""
+    max_rows = -(-work.events // slices)
+    target = place.target(spark, folder)
+    rejects = Rejects(folder / "rejects", enabled=False, limit=0)
+    fold = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 24), rejects, Silent())
+    progress = Progress(folder / "progress")
+    job = Drain("target", log, fold, {TOPIC: Choice(TABLE.name)}, progress, Pace(max_rows, 1.0), Silent())
+    started, each = time.monotonic(), []
+    for _ in drain(job, threading.Event(), lambda step: step(), upto=log.head()):
+        each.append(round(time.monotonic() - started - sum(each), 3))
+    seconds = time.monotonic() - started
+    return {
+        "target": place.name,
+        "slices": len(each),
+        "seconds": round(seconds, 3),
+        "seconds_per_slice": each,
+        "events_per_second": round(work.events / seconds),
+        "equal": place.rows(folder) == work.table(),
+    }
+
+
+class Place:
+    """A database to be measured: how it is opened as a target, and how its table is read without one."""
+
+    def __init__(
+        self, name: str, module: Any, options: Callable[[Path], Any], query: Callable[[Path], Iterator[Any]]
+    ) -> None:
+        self.name = name
+        self._module = module
+        self._options = options
+        self._query = query
+
+    def target(self, spark: SparkSession, folder: Path) -> Target:
+        """Return the target, in a place of its own for each `folder`."""
+        options = self._options(folder)
+        names = {TABLE.name: "orders"}
+        opened: Target = self._module.open_target(
+            self.name, options, spark=lambda: spark, pipeline_id="bench", tables=names, mode="scd1"
+        )
+        return opened
+
+    def rows(self, folder: Path) -> Rows:
+        """Return (status, quantity, total) by id, as the database's own client reads them."""
+        return {row[0]: (row[1], row[2], str(row[3])) for row in self._query(folder)}
+
+
+def _in_sqlite(folder: Path) -> Iterator[Any]:
+    with closing(sqlite3.connect(folder / "lite.db")) as connection:
+        yield from connection.execute(_QUERY)
+
+
+def _in_duckdb(folder: Path) -> Iterator[Any]:
+    import duckdb as client
+
+    with client.connect(str(folder / "duck.db")) as connection:
+        yield from connection.execute(_QUERY).fetchall()
+
+
+@contextmanager
+def places(kinds: Sequence[str], folder: Path) -> Iterator[list[Place]]:
+    """Give the places to measure; a PostgreSQL server is started for as long as it is needed."""
+    found = []
+    if "sqlite" in kinds:
+        found.append(Place("sqlite", sqlite, lambda at: sqlite.Options(path=str(at / "lite.db")), _in_sqlite))
+    if "duckdb" in kinds:
+        found.append(Place("duckdb", duckdb, lambda at: duckdb.Options(path=str(at / "duck.db")), _in_duckdb))
+    if "postgres" not in kinds:
+        yield found
+        return
+    import psycopg
+
+    from tailrace.demo.postgres import EmbeddedPostgres
+
+    with EmbeddedPostgres(folder / "server") as server:
+        login = {"host": "127.0.0.1", "port": server.port, "database": "postgres", "username": server.user}
+
+        def options(at: Path) -> Any:
+            return postgres.Options(**login, password=server.password, schema=f"run_{at.name}")
+
+        def query(at: Path) -> Iterator[Any]:
+            with psycopg.connect(server.dsn()) as connection:
+                yield from connection.execute(_QUERY.replace("orders", f'"run_{at.name}".orders').encode())
+
+        yield [*found, Place("postgres", postgres, options, query)]
+
+
+def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of one run per target and number of slices, each with its ratio to reading alone."""
+    spark = session()
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
+    work = Workload(events, keys)
+    log = LandedLog(folder / "log", "bench", 1)
+    log.recover(None)
+    try:
+        for page in work.pages():
+            log.append(page)
+        alone = reading(spark, log, work)
+        runs = []
+        with places(kinds, folder) as opened:
+            for place in opened:
+                for n, count in enumerate(slices):
+                    for kind in ("warm", "run"):
+                        here = folder / f"{place.name}-{kind}-{n}"
+                        figures = measure(spark, log, work, count, here, place)
+                    print(json.dumps(figures), flush=True)
+                    runs.append(figures)
+        return {
+            "events": events,
+            "keys": keys,
+            "reading": round(events / alone),
+            "runs": runs,
+            "memory_mb": peak_memory_mb(spark),
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Run the benchmark and print its figures as JSON; exit 1 if a table is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=500_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--slices", type=int, nargs="+", default=[1, 10])
+    parser.add_argument("--targets", nargs="+", default=["sqlite", "duckdb", "postgres"])
+    options = parser.parse_args()
+    figures = run(options.events, options.keys, options.slices, options.targets)
+    print(json.dumps(figures, indent=2))
+    raise SystemExit(0 if all(one["equal"] for one in figures["runs"]) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The control row of a table: whose it is, what it looks like, what its rows include, and who may write.
+
+It lies in the same database, so that it changes in the transaction that changes the rows. `epoch` is the number
+of the writer that has the table: a writer takes the next one with its first commit, and whoever has an older
+one can commit no more. See ADR 8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tailrace.apply.target import Mark, mark_from_json
+from tailrace.core.errors import Halt
+from tailrace.core.table import Column, Table
+from tailrace.targets._sql.dialect import Dialect, Session
+
+CONTROL = "_tailrace_tables"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The one writer of a table: a source table in a target of a pipeline."""
+
+    pipeline: str
+    target: str
+    table: str
+
+    def text(self) -> str:
+        """Return the form that is stored."""
+        return json.dumps([self.pipeline, self.target, self.table])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the control row of a table says."""
+
+    owner: str
+    mode: str
+    shape: Table
+    notes: Mapping[str, str] = field(default_factory=dict)
+    epoch: int = 0
+    commits: int = 0
+    """How many commits there were: the number of the next is one more."""
+    mark: Mark | None = None
+    claimed: bool = True
+    """The table is ours already, and not one that somebody else has made for us."""
+
+    @property
+    def sequence(self) -> str:
+        """Return the type of the sequence in a table of records."""
+        return self.notes.get("sequence", "string")
+
+
+class Control:
+    """The control rows of one database."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._table = dialect.table(CONTROL)
+
+    def exists(self, session: Session, name: str) -> bool:
+        """Say whether there is a table called `name`."""
+        return bool(session.ask(self._dialect.exists, [self._dialect.fold(name)]))
+
+    def load(self, session: Session, name: str, table: str, *, lock: bool = False) -> Entry | None:
+        """Return what is known of the table called `name`; `None` if there is no such table of ours."""
+        if not self.exists(session, CONTROL):
+            return None
+        query = f"SELECT body, owner, epoch, commits, mark FROM {self._table} WHERE name = {self._dialect.parameter(1)}"
+        found = session.ask(query + (self._dialect.lock if lock else ""), [self._dialect.fold(name)])
+        if not found or not self.exists(session, name):
+            return None
+        body, owner, epoch, commits, mark = found[0]
+        stored = json.loads(body)
+        if stored["format"] > _FORMAT:
+            raise Halt(
+                "mark-too-new",
+                f'the control row of table "{name}" has format {stored["format"]}, newer than {_FORMAT}',
+                "A newer Tailrace wrote it. Run that one.",
+            )
+        columns = tuple(Column(*column) for column in stored["columns"])
+        shape = Table(table, columns, tuple(stored["keys"]))
+        known = mark_from_json(json.loads(mark)) if mark else None
+        return Entry(owner, stored["mode"], shape, stored["notes"], int(epoch), int(commits), known)
+
+    def create(self, session: Session) -> None:
+        """Make the table of control rows if it is not there."""
+        kind = self._dialect.position
+        columns = (
+            f"name {kind} NOT NULL, owner {kind} NOT NULL, body {kind} NOT NULL, "
+            f"epoch BIGINT NOT NULL, commits BIGINT NOT NULL, mark {kind}"
+        )
+        if not self.exists(session, CONTROL):
+            session.run(f"CREATE TABLE {self._table} ({columns})")
+
+    def put(self, session: Session, name: str, entry: Entry) -> None:
+        """Write the control row of a new table, in the place of that of a table that is gone."""
+        at = self._dialect.parameter
+        key = self._dialect.fold(name)
+        session.run(f"DELETE FROM {self._table} WHERE name = {at(1)}", [key])
+        places = ", ".join(at(n) for n in range(1, 6))
+        session.run(
+            f"INSERT INTO {self._table} (name, owner, body, epoch, commits) VALUES ({places})",
+            [key, entry.owner, _body(entry), entry.epoch, entry.commits],
+        )
+
+    def reshape(self, session: Session, name: str, entry: Entry) -> None:
+        """Write the shape of a table that was altered."""
+        at = self._dialect.parameter
+        session.run(
+            f"UPDATE {self._table} SET body = {at(1)} WHERE name = {at(2)}", [_body(entry), self._dialect.fold(name)]
+        )
+
+    def move(self, session: Session, name: str, entry: Entry, epoch: int, mark: Mark) -> bool:
+        """Set the mark and the epoch; say whether the row still had the epoch of `entry`."""
+        at = self._dialect.parameter
+        text = json.dumps(mark.to_json())
+        query = (
+            f"UPDATE {self._table} SET mark = {at(1)}, epoch = {at(2)}, commits = commits + 1 "
+            f"WHERE name = {at(3)} AND epoch = {at(4)}"
+        )
+        return session.run(query, [text, epoch, self._dialect.fold(name), entry.epoch]) == 1
+
+
+def _body(entry: Entry) -> str:
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "mode": entry.mode,
+            "keys": list(entry.shape.keys),
+            "columns": [[column.name, column.type] for column in entry.shape.columns],
+            "notes": dict(entry.notes),
+        }
+    )

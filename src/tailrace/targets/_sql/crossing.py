@@ -1,0 +1,56 @@
+"""Rows from Spark to a database and back: whole columns as Arrow, each in the form that the database keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tailrace.apply.engine import column
+from tailrace.targets._columns import UNCHANGED
+from tailrace.targets._sql.dialect import Dialect, Kind
+from tailrace.targets._sql.statements import KEPT
+
+CHUNK = 10_000
+"""So many rows are handed to a client at a time."""
+
+
+def outgoing(rows: DataFrame, types: Mapping[str, str], dialect: Dialect) -> Iterable[pa.RecordBatch]:
+    """Yield the columns of `rows` that `types` names, as they are stored, in chunks."""
+    have = {field.name: field.dataType.simpleString() for field in rows.schema}
+    values = []
+    for name, kind in types.items():
+        value = column(name) if have[name] == kind else column(name).cast(kind)
+        values.append(dialect.kind(kind).out(value).alias(name))
+    table = rows.select(*values).toArrow()
+    yield from table.to_batches(max_chunksize=CHUNK)
+
+
+def times_as_text(column: pa.Array) -> pa.Array:
+    """Return `column` with moments in UTC and marked so, as text that every database reads alike."""
+    zone = "UTC" if column.type.tz else None
+    return column.cast(pa.timestamp("us", zone)).cast(pa.string())
+
+
+def one_value(column: pa.Array) -> object:
+    """Return the first value of `column`, to be bound to a statement that casts it to its type."""
+    return (times_as_text(column) if pa.types.is_timestamp(column.type) else column)[0].as_py()
+
+
+def with_kept(rows: DataFrame, partial: Sequence[str]) -> DataFrame:
+    """Add what `_cdc_unchanged` says, as one character for each of `partial`: 1 where the target keeps its value."""
+    flags = (F.when(F.array_contains(column(UNCHANGED), name), "1").otherwise("0") for name in partial)
+    return rows.withColumn(KEPT, F.concat(*flags))
+
+
+def incoming(spark: SparkSession, table: pa.Table, kinds: Mapping[str, Kind]) -> DataFrame:
+    """Return stored columns as Spark's own types."""
+    # Names from outside are given at the end: until then a column is a number.
+    numbered = table.rename_columns([f"c{n}" for n in range(table.num_columns)])
+    schema = from_arrow_schema(numbered.schema, prefer_timestamp_ntz=True)
+    values = (kind.back(F.col(f"c{n}")).alias(name) for n, (name, kind) in enumerate(kinds.items()))
+    rows = spark.createDataFrame(numbered, schema) if table.num_rows else spark.createDataFrame([], schema)
+    return rows.select(*values)

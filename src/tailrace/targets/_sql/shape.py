@@ -1,0 +1,170 @@
+"""How a table gets its columns, and what lies beside it: created and altered in the transaction of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tailrace.core.table import SEQUENCE, Column, Fit, Table
+from tailrace.targets._columns import POSITION, UNCHANGED, columns_of
+from tailrace.targets._sql.control import Control, Entry, Owner
+from tailrace.targets._sql.dialect import Dialect, Session
+from tailrace.targets._sql.statements import DAY, OP
+
+NUMBER = "_cdc_offset"
+"""In what lies beside a table of records: the number of the commit that hid it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A table and what lies beside it, by name."""
+
+    dialect: Dialect
+    name: str
+
+    @property
+    def beside_name(self) -> str:
+        """Return the name of the table beside it."""
+        return f"_tailrace_beside_{self.name}"
+
+    @property
+    def table(self) -> str:
+        """Return the table, quoted."""
+        return self.dialect.table(self.name)
+
+    @property
+    def beside(self) -> str:
+        """Return the table beside it, quoted."""
+        return self.dialect.table(self.beside_name)
+
+
+def planned(owner: Owner, mode: str, change: Fit) -> Entry:
+    """Return the entry of a table that is to be created."""
+    shape = tuple(Column(column.name, column.type) for column in change.table.columns)
+    return Entry(owner.text(), mode, Table(owner.table, shape, change.table.keys), dict(change.notes))
+
+
+def beside(entry: Entry) -> dict[str, str]:
+    """Return the columns of what lies beside a table, with their types."""
+    if entry.mode == "scd1":
+        keys = {key: entry.shape.column(key).type for key in entry.shape.keys}
+        return {**keys, POSITION: "string", OP: "string", DAY: "string"}
+    user = {column.name: column.type for column in entry.shape.columns}
+    ours = {SEQUENCE: entry.sequence, POSITION: "string", OP: "string", UNCHANGED: "array<string>"}
+    return {**user, **ours, NUMBER: "bigint", DAY: "string"}
+
+
+def columns(dialect: Dialect, types: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Return the columns called and typed like `types` as a statement that makes a table has them."""
+    parts = []
+    for name, kind in types.items():
+        sql = dialect.position if name == POSITION else dialect.kind(kind).sql
+        if name in keys and kind == "string":
+            sql += dialect.collate
+        parts.append(f"{dialect.column(name)} {sql}")
+    return ", ".join(parts)
+
+
+def create(session: Session, place: Place, entry: Entry) -> None:
+    """Create the table, and what lies beside it in the place of what an earlier one left."""
+    if Control(place.dialect).exists(session, place.beside_name):
+        session.run(f"DROP TABLE {place.beside}")
+    _make(session, place.dialect, place.table, _table(entry))
+    if entry.mode != "append":
+        _make(session, place.dialect, place.beside, _side(entry))
+        _index(session, place, entry)
+
+
+def claim(session: Session, place: Place, entry: Entry) -> None:
+    """Add to an empty table that somebody else has made what makes it ours."""
+    position = columns(place.dialect, {POSITION: "string"}, ())
+    session.run(f"ALTER TABLE {place.table} ADD COLUMN {position}")
+    _make(session, place.dialect, place.beside, _side(entry))
+
+
+def alter(session: Session, place: Place, entry: Entry, change: Fit, stored: Callable[[Column], object]) -> Entry:
+    """Add and widen what is not yet as `change` says; return the entry as it is then.
+
+    In mode scd1 rows that exist get the default of a new column; `stored` returns it as it is stored.
+    """
+    have = {column.name: column.type for column in entry.shape.columns}
+    add = [column for column in change.add if column.name not in have]
+    widen = {c.name: Column(c.name, c.type) for c in change.widen if have.get(c.name, c.type) != c.type}
+    old = (widen.get(column.name, column) for column in entry.shape.columns)
+    wider = replace(entry, shape=replace(entry.shape, columns=tuple(old)))
+    if widen:
+        _widen(session, place, entry, wider, list(widen))
+    for column in add:
+        _add(session, place, entry, column, stored)
+    new = (Column(column.name, column.type) for column in add)
+    return replace(wider, shape=replace(wider.shape, columns=(*wider.shape.columns, *new)))
+
+
+def _widen(session: Session, place: Place, entry: Entry, wider: Entry, names: Sequence[str]) -> None:
+    dialect = place.dialect
+    types = {name: (entry.shape.column(name).type, wider.shape.column(name).type) for name in names}
+    anew = dialect.convert and any(dialect.kind(old).sql != dialect.kind(new).sql for old, new in types.values())
+    for table, layout in ((place.table, _table(wider)), (place.beside, _side(wider))):
+        found = [name for name in names if name in layout.types]
+        if entry.mode == "append" and table == place.beside:
+            continue
+        if anew and dialect.convert:
+            values = {name: dialect.convert(dialect.column(name), *types[name]) for name in found}
+            _make_anew(session, place, table, layout, values)
+        else:
+            for name in found:
+                for statement in dialect.widen(table, dialect.column(name), *types[name]):
+                    session.run(statement)
+    if anew:
+        _index(session, place, entry)
+
+
+def _make_anew(session: Session, place: Place, table: str, layout: _Layout, values: Mapping[str, str]) -> None:
+    new = place.dialect.column("_tailrace_new")
+    _make(session, place.dialect, new, layout)
+    names = [place.dialect.column(name) for name in layout.types]
+    listed = [values.get(name, place.dialect.column(name)) for name in layout.types]
+    session.run(f"INSERT INTO {new} ({', '.join(names)}) SELECT {', '.join(listed)} FROM {table}")
+    session.run(f"DROP TABLE {table}")
+    session.run(f"ALTER TABLE {new} RENAME TO {table}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    types: Mapping[str, str]
+    keys: tuple[str, ...]
+    primary: tuple[str, ...] = ()
+
+
+def _table(entry: Entry) -> _Layout:
+    keys = entry.shape.keys
+    told = {"scd1": keys, "scd2": (*keys, POSITION)}.get(entry.mode, ())
+    return _Layout(dict(columns_of(entry.shape, entry.mode, entry.sequence)), keys, told)
+
+
+def _side(entry: Entry) -> _Layout:
+    keys = entry.shape.keys
+    return _Layout(beside(entry), keys, keys if entry.mode == "scd1" else ())
+
+
+def _index(session: Session, place: Place, entry: Entry) -> None:
+    if entry.mode == "scd2" and place.dialect.keyed:
+        index = place.dialect.column(f"_tailrace_keys_{place.name}")
+        listed = ", ".join(map(place.dialect.column, entry.shape.keys))
+        session.run(f"CREATE INDEX {index} ON {place.beside} ({listed})")
+
+
+def _make(session: Session, dialect: Dialect, table: str, layout: _Layout) -> None:
+    parts = columns(dialect, layout.types, layout.keys)
+    if layout.primary and dialect.keyed:
+        parts += f", PRIMARY KEY ({', '.join(map(dialect.column, layout.primary))})"
+    session.run(f"CREATE TABLE {table} ({parts})")
+
+
+def _add(session: Session, place: Place, entry: Entry, column: Column, stored: Callable[[Column], object]) -> None:
+    kind, name = place.dialect.kind(column.type), place.dialect.column(column.name)
+    for table in (place.table, place.beside) if entry.mode == "scd2" else (place.table,):
+        session.run(f"ALTER TABLE {table} ADD COLUMN {name} {kind.sql}")
+    if column.default is not None and entry.mode == "scd1":
+        value = f"CAST({place.dialect.parameter(1)} AS {kind.sql})"
+        session.run(f"UPDATE {place.table} SET {name} = {value}", [stored(column)])

@@ -1,0 +1,174 @@
+"""Names and values from outside are only names and values, in every dialect; nothing is started for it but a file."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+import sys
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb as client
+import pyarrow as pa
+import pytest
+
+from tailrace.apply.target import Mark, mark_from_json
+from tailrace.config.plugin import Kind, options_of
+from tailrace.core.errors import Halt, NotReady
+from tailrace.core.table import Column, Fit, Table
+from tailrace.targets import duckdb, postgres, sqlite
+from tailrace.targets._sql import shape
+from tailrace.targets._sql.control import Control, Entry
+from tailrace.targets._sql.crossing import one_value
+
+NAMES = [
+    "plain", "select", 'a"b', '""', "a.b", "ä ö", "`", "]", ";--", "'", "\\", "{}", "{0}", "%s", "$1", "?1", ":x", "a\nb",
+    "x" * 300, "trailing ", "😀", "../../x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_quoted_name_is_read_back_as_it_was(name: str) -> None:
+    statement = f"CREATE TABLE {sqlite.quote(name)} ({sqlite.quote(name)} TEXT)"
+    with closing(sqlite3.connect(":memory:")) as lite:
+        lite.execute(statement)
+        assert lite.execute("SELECT name FROM sqlite_master").fetchall() == [(name,)]
+        assert [row[1] for row in lite.execute(f"PRAGMA table_info({sqlite.quote(name)})")] == [name]
+    with client.connect(":memory:") as duck:
+        duck.execute(f"CREATE TABLE {duckdb.quote(name)} ({duckdb.quote(name)} VARCHAR)")
+        found = duck.execute("SELECT table_name, column_name FROM information_schema.columns").fetchall()
+        assert found == [(name, name)]
+
+
+def test_long_names_are_shortened_and_stay_apart() -> None:
+    dialect = postgres.dialect("public")
+    names = ["n" * 63, "n" * 64, "n" * 65, "ä" * 40, "ä" * 41, "😀" * 20]
+    short = [dialect.name_of(name) for name in names]
+    assert short[0] == names[0]
+    assert len(set(short)) == len(names)
+    assert all(len(name.encode()) <= 63 for name in short)
+
+
+def test_a_literal_holds_any_value() -> None:
+    assert postgres.literal(5) == "5"
+    assert postgres.literal("it's") == "'it''s'"
+    assert "'" not in postgres.literal("back\\slash'")[3:-1].replace("''", "")
+    assert postgres.literal(datetime.date(2024, 2, 29)).startswith("'2024-02-29'")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stored", "expected"),
+    [
+        ("decimal(5,2)", "decimal(12,4)", "1.25", "1.2500"),
+        ("decimal(5,0)", "decimal(12,2)", "-7", "-7.00"),
+        ("decimal(5,2)", "decimal(12,2)", "1.25", "1.25"),
+        ("int", "decimal(12,2)", 7, "7.00"),
+        ("int", "decimal(12,0)", 7, "7"),
+        ("date", "timestamp_ntz", "2024-02-29", "2024-02-29 00:00:00.000000"),
+        ("int", "bigint", 7, 7),
+        ("int", "double", 7, 7.0),
+    ],
+)
+def test_a_wider_type_in_sqlite_has_the_text_that_new_values_have(
+    old: str, new: str, stored: object, expected: object, tmp_path: Path
+) -> None:
+    def table(kind: str) -> Table:
+        return Table("public.t", (Column("id", kind), Column("c", kind)), ("id",))
+
+    database = sqlite.SQLite(f"{tmp_path}/x.db")
+    place = shape.Place(database.dialect, "t")
+    entry = Entry("", "scd1", table(old))
+    with database.connect(write=True) as session:
+        shape.create(session, place, entry)
+        session.run("INSERT INTO t VALUES (?1, ?1, 'p')", [stored])
+        session.run("INSERT INTO _tailrace_beside_t VALUES (?1, 'p', 'd', '2024-01-01')", [stored])
+        change = Fit(table(new), widen=table(new).columns)
+        assert shape.alter(session, place, entry, change, lambda _: None).shape == table(new)
+        rows = session.ask("SELECT id, c FROM t") + session.ask("SELECT id, _cdc_day FROM _tailrace_beside_t")
+    assert rows == [(expected, expected), (expected, "2024-01-01")]
+    assert {type(row[0]) for row in rows} == {type(expected)}
+
+
+def test_duckdb_has_a_type_for_what_is_nested() -> None:
+    assert duckdb.native('struct<a "b:int,c:array<decimal(4,2)>>') == 'STRUCT("a ""b" INTEGER, "c" DECIMAL(4,2)[])'
+    assert duckdb.native("map<string,array<timestamp>>") == "MAP(VARCHAR, TIMESTAMPTZ[])"
+    assert duckdb.native("array<variant>") is None
+    assert duckdb.kind("array<variant>").sql == "JSON"
+
+
+def test_a_mark_survives_being_stored() -> None:
+    for mark in (Mark("log", 3), Mark("log", 3, "b", "a", ("1", "2"))):
+        assert mark_from_json(mark.to_json()) == mark
+    assert Mark("log", 3).includes(Mark("log", 3))
+    assert not Mark("log", 3).includes(Mark("log", 4))
+    assert not Mark("log", 3).includes(Mark("other", 3))
+
+
+def test_a_control_row_says_what_was_written_and_moves_only_for_its_epoch(tmp_path: Path) -> None:
+    table = Table("public.t", (Column("id", "bigint"), Column("d", "decimal(5,2)")), ("id",))
+    entry = Entry('["p", "t", "public.t"]', "scd1", table, {"sequence": "bigint"})
+    database = sqlite.SQLite(f"{tmp_path}/x.db")
+    control = Control(database.dialect)
+    with database.connect(write=True) as session:
+        assert control.load(session, "T", "public.t") is None
+        control.create(session)
+        shape.create(session, shape.Place(database.dialect, "T"), entry)
+        control.put(session, "T", entry)
+        session.commit()
+    with database.connect(write=True) as session:
+        assert control.load(session, "t", "public.t") == entry
+        assert control.move(session, "T", entry, 1, Mark("log", 5))
+        assert not control.move(session, "T", entry, 2, Mark("log", 6))
+        found = control.load(session, "T", "public.t")
+        assert found is not None
+        assert (found.epoch, found.commits, found.mark) == (1, 1, Mark("log", 5))
+    with database.connect(write=False) as session:
+        assert control.load(session, "T", "public.t") == entry
+
+
+@pytest.mark.parametrize("database", ["sqlite", "duckdb"])
+def test_a_default_with_a_time_is_stored_as_other_times_are(database: str, tmp_path: Path) -> None:
+    opened = sqlite.SQLite(f"{tmp_path}/x.db") if database == "sqlite" else duckdb.DuckDB(f"{tmp_path}/x.db")
+    place = shape.Place(opened.dialect, "t")
+    entry = Entry("", "scd1", Table("public.t", (Column("id", "bigint"),), ("id",)))
+    noon = datetime.datetime(2024, 2, 29, 12, 0, 0, 5, datetime.UTC)
+    time = pa.array([noon], pa.timestamp("us", "Europe/Berlin"))
+    with opened.connect(write=True) as session:
+        shape.create(session, place, entry)
+        session.run("INSERT INTO t VALUES (1, 'p')")
+        add = (Column("seen", "timestamp", default="2024-02-29 12:00:00.000005"),)
+        shape.alter(session, place, entry, Fit(entry.shape, add=add), lambda _: one_value(time))
+        batch = pa.record_batch([pa.array([2]), time], names=["id", "seen"])
+        session.load("t", ["id", "seen"], [batch])
+        assert session.ask("SELECT id FROM t WHERE seen = (SELECT seen FROM t WHERE id = 2) ORDER BY id") == [
+            (1,),
+            (2,),
+        ]
+
+
+def test_decimals_that_sqlite_would_round_are_kept(tmp_path: Path) -> None:
+    value = str(Decimal("1234567890123456789012345678.0123456789"))
+    with closing(sqlite3.connect(":memory:")) as lite:
+        lite.execute(f"CREATE TABLE t (c {sqlite.kind('decimal(38,10)').sql})")
+        lite.execute("INSERT INTO t VALUES (?)", [value])
+        assert lite.execute("SELECT c FROM t").fetchone() == (value,)
+
+
+def test_a_map_that_json_cannot_hold_is_refused() -> None:
+    assert sqlite.kind("map<string,map<string,int>>").sql == "TEXT"
+    for kind in ("map<int,string>", "array<map<string,map<date,int>>>"):
+        with pytest.raises(Halt) as halted:
+            sqlite.kind(kind)
+        assert halted.value.code == "unsupported-type"
+    assert duckdb.kind("map<int,string>").sql == "MAP(INTEGER, VARCHAR)"
+
+
+@pytest.mark.parametrize(("name", "package"), [("duckdb", "duckdb"), ("postgres", "psycopg")])
+def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, f"tailrace.targets.{name}")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(NotReady) as halted:
+        options_of(Kind.TARGET, name)
+    assert halted.value.code == "missing-extra"
+    assert f"tailrace[{name}]" in halted.value.hint
