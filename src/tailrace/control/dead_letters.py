@@ -1,0 +1,187 @@
+"""Dead letters of a Kafka log: sent to a topic beside the one they came from, and acknowledged there.
+
+An event is in the topic, on all replicas, before the progress of its target passes it. Which ones were sent
+is noted, so that a repeat sends none twice; a crash before the note may, and both carry the same origin.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tailrace.control import state
+from tailrace.control.rejects import Letter, Rejected, as_text, flooded, refused
+from tailrace.core.errors import Retryable
+from tailrace.core.table import file_name
+
+_SECONDS = 20.0
+"""How long the cluster may take to answer."""
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class DeadLetters:
+    """The dead letters of one pipeline, in topics called `<topic>.<suffix>`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str],
+        *,
+        suffix: str,
+        enabled: bool,
+        limit: int,
+        headers: bool = True,
+        idempotent: bool = True,
+        partitions: int = 1,
+        replicas: int = 1,
+    ) -> None:
+        self._folder = folder
+        self._settings: dict[str, Any] = {**settings, "log_level": 0}
+        self._suffix = suffix
+        self._enabled = enabled
+        self.limit = limit
+        self._headers = headers
+        self._idempotent = idempotent
+        self._layout = (partitions, replicas)
+        self._made: set[str] = set()
+        self._turn = threading.Lock()
+
+    def put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
+        """Send `rejected` and wait until they are safe, or halt if dead letters are off or there are too many."""
+        # Tables of one slice are folded side by side, and share one note of what was sent.
+        with self._turn:
+            self._put(target, log, rejected)
+
+    def _put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
+        noted = self._noted(target)
+        new: dict[str, Rejected] = {}
+        for event in rejected:
+            if not self._enabled:
+                raise refused(event)
+            name = f"{log}/{event.topic}/{event.partition}/{event.offset}"
+            if name not in noted:
+                new[name] = event
+        if new:
+            self._send(target, new.values())
+            state.save(self._path(target), {"sent": [*noted, *new]})
+        if len(noted) + len(new) > self.limit:
+            raise flooded(target, len(noted) + len(new), self.limit, f"topics that end in .{self._suffix}")
+
+    def count(self, target: str) -> int:
+        """Return how many events of `target` were rejected."""
+        return len(self._noted(target))
+
+    def letters(self, target: str) -> Iterator[Letter]:
+        """Yield the dead letters of `target` that their topics still have, by topic, partition and offset."""
+        topics = sorted({name.split("/")[1] for name in self._noted(target)})
+        for topic in topics:
+            for found in self._read(f"{topic}.{self._suffix}"):
+                carried: Any = found.headers() or ()
+                headers = {name: (value or b"").decode(errors="replace") for name, value in carried}
+                if headers.get("dlq.sink_id", target) == target:
+                    ours = {name: value for name, value in headers.items() if name.startswith("dlq.")}
+                    yield {"key": as_text(_bytes(found.key())), "value": as_text(_bytes(found.value())), **ours}
+
+    def _read(self, topic: str) -> Iterator[Message]:
+        """Yield what `topic` has now."""
+        reader = Consumer({**self._settings, "group.id": "tailrace-dead-letters", "enable.auto.commit": False})
+        try:
+            for number in reader.list_topics(topic, timeout=_SECONDS).topics[topic].partitions:
+                start, end = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=_SECONDS)
+                reader.assign([TopicPartition(topic, number, start)])
+                while start < end:
+                    found = reader.poll(_SECONDS)
+                    if found is None or found.error():
+                        raise _unread(topic, "it gave no message in time")
+                    start = (found.offset() or 0) + 1
+                    yield found
+        except KafkaException as error:
+            raise _unread(topic, error.args[0].str()) from error
+        finally:
+            reader.close()
+
+    def _noted(self, target: str) -> list[str]:
+        stored = state.load(self._path(target)) or {}
+        sent = stored.get("sent", [])
+        return [str(name) for name in sent] if isinstance(sent, list) else []
+
+    def _path(self, target: str) -> Path:
+        return self._folder / f"{file_name(target)}.sent.json"
+
+    def _send(self, target: str, events: Iterable[Rejected]) -> None:
+        failed: list[KafkaError] = []
+
+        def heard(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        try:
+            producer = Producer(
+                {
+                    **self._settings,
+                    "acks": "all",
+                    "enable.idempotence": self._idempotent,
+                    "message.max.bytes": _MOST_BYTES,
+                    "message.timeout.ms": int(_SECONDS * 1000),
+                }
+            )
+            for event in events:
+                topic = self._topic(event.topic)
+                headers = [*event.headers, *(self._diagnosis(event, target) if self._headers else ())]
+                producer.produce(topic, value=event.value, key=event.key, headers=headers, on_delivery=heard)
+            left = producer.flush(_SECONDS)
+        except (KafkaException, BufferError) as error:
+            raise _unsent(str(error)) from error
+        if failed or left:
+            raise _unsent(failed[0].str() if failed else f"{left} were not acknowledged in time")
+
+    def _topic(self, source: str) -> str:
+        """Return the topic for dead letters of `source`, which is made if it is not there."""
+        topic = f"{source}.{self._suffix}"
+        if topic not in self._made:
+            # Large enough for what the source's topic let in.
+            settings = {"max.message.bytes": str(_MOST_BYTES)}
+            new = NewTopic(topic, self._layout[0], self._layout[1], config=settings)
+            admin = AdminClient(self._settings)
+            try:
+                admin.create_topics([new], request_timeout=_SECONDS)[topic].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            self._made.add(topic)
+        return topic
+
+    def _diagnosis(self, event: Rejected, target: str) -> list[tuple[str, bytes]]:
+        fields: dict[str, object] = {
+            "dlq.source_topic": event.topic,
+            "dlq.source_partition": event.partition,
+            "dlq.source_offset": event.offset,
+            "dlq.error_type": event.reason.partition(":")[0],
+            "dlq.error_message": event.reason,
+            "dlq.timestamp": datetime.now(UTC).isoformat(),
+            "dlq.sink_id": target,
+        }
+        return [(name, str(value).encode()) for name, value in fields.items()]
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _unread(topic: str, why: str) -> Retryable:
+    return Retryable("kafka-unreachable", f'topic "{topic}" could not be read: {why}', "Check that the brokers are up.")
+
+
+def _unsent(why: str) -> Retryable:
+    return Retryable(
+        "dead-letter-unsent",
+        f"dead letters could not be sent to Kafka: {why}",
+        "Nothing was passed over. Check the brokers, and the right to write to and create the topics.",
+    )

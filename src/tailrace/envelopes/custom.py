@@ -1,0 +1,118 @@
+"""A message format that the pipeline file describes: where a JSON message has what.
+
+A path names fields from the outside in: `payload.new_state`. The position is the value of `ts_field`, a time
+or any number that grows, with the offset after it, since two changes may share a time; without `ts_field` it
+is the offset. So a message that is sent again counts as newer than what it repeats: the row that it leaves
+is the same once all of it was sent again. Each topic holds one table, called like the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tailrace.core.change import Op
+from tailrace.core.position import Phase
+from tailrace.core.table import Table
+from tailrace.envelopes import message
+from tailrace.envelopes._values import instant
+from tailrace.envelopes.message import PLACEHOLDER, Sample, at, fixed
+
+_SECONDS_BELOW = 100_000_000_000
+"""A time below this is in seconds: in milliseconds it would lie before 1974."""
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Paths into a message, and its words for what happened."""
+
+    op_field: str
+    after_field: str
+    key_field: str
+    before_field: str = ""
+    ts_field: str = ""
+    op_map: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_offset(self) -> bool:
+        """Say whether there is no field that orders changes."""
+        return not self.ts_field
+
+    def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
+        """Look into the messages."""
+        text = message.text_within(max_bytes)
+        rows = rows.select("topic", "partition", "offset", "key", "value", text.alias("text"))
+        word = _at("text", self.op_field)
+        op = word
+        for theirs, ours in self.op_map.items():
+            op = F.when(word == theirs, ours).otherwise(op)
+        after = _at("text", self.after_field)
+        before = _at("text", self.before_field) if self.before_field else F.lit(None).cast("string")
+        row = F.when(op == Op.DELETE.value, F.coalesce(before, after, self._key_row())).when(
+            op != Op.TRUNCATE.value, after
+        )
+        millis, position = self._position(epoch)
+        rows = rows.select(
+            "topic", "partition", "offset", "value", "text", F.col("topic").alias("table"), F.lit("").alias("schema"),
+            op.alias("op"), position.alias("position"), instant(millis).alias("changed_at"),
+            row.alias("row"), F.lit(None).cast("string").alias("old_key"), F.lit(False).alias("partial"),
+            before.alias("before"),
+        )  # fmt: skip
+        key = self.key_field.rpartition(".")[2]
+        moved = (F.col("op") == Op.UPDATE.value) & (_at("before", key) != _at("row", key))
+        rows = message.split_moves(rows, moved, F.col("before"))
+        corrupt = F.get_json_object("text", "$").isNull() | F.col("op").isNull()
+        known = F.col("op").isin([op.value for op in Op])
+        return rows.withColumn("fate", message.fate(max_bytes, corrupt, F.lit(None), known)).select(*message.COLUMNS)
+
+    def learn(self, peeked: DataFrame) -> bool:
+        """Return that there is nothing to learn: messages carry no schemas."""
+        return False
+
+    def remember(self, table: Table, schema: str) -> None:
+        """Take note of nothing."""
+
+    def schema(self, table: str, sample: Sample) -> Table | None:
+        """Return nothing: messages carry no types."""
+        return None
+
+    def keys(self, sample: Sample) -> tuple[str, ...]:
+        """Return the last name of `key_field`, which a row has too."""
+        return (self.key_field.rpartition(".")[2],)
+
+    def open_rows(self, rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
+        """Give the images their types."""
+        return message.open_json(rows, table, PLACEHOLDER)
+
+    def _key_row(self) -> Expression:
+        """Return a row of which only the key is known: from its own path, else from the message's key."""
+        name = self.key_field.rpartition(".")[2].replace("\\", "\\\\").replace('"', '\\"')
+        key = _at("text", self.key_field)
+        quoted = F.when(key.try_cast("bigint").isNotNull(), key).otherwise(F.to_json(F.struct(key.alias("k"))))
+        from_path = F.when(
+            key.isNotNull(),
+            F.when(quoted == key, F.concat(F.lit(f'{{"{name}":'), key, F.lit("}"))).otherwise(
+                F.regexp_replace(quoted, r'^\{"k":', f'{{"{name}":'.replace("\\", "\\\\").replace("$", "\\$"))
+            ),
+        )
+        whole = message.key_text(F.col("key"))
+        return F.coalesce(from_path, F.when(F.get_json_object(whole, f"$['{name}']").isNotNull(), whole))
+
+    def _position(self, epoch: int) -> tuple[Expression, Expression]:
+        offset = fixed(F.col("offset"))
+        if not self.ts_field:
+            return F.lit(None).cast("bigint"), at(epoch, Phase.CHANGE, F.concat(F.lit("0" * 16), offset))
+        said = _at("text", self.ts_field)
+        number = F.coalesce(said.try_cast("bigint"), F.unix_millis(said.try_cast("timestamp")))
+        millis = F.when(number.between(-_SECONDS_BELOW, _SECONDS_BELOW), number * 1000).otherwise(number)
+        # The sign bit is flipped, so that text sorts like the number.
+        return millis, at(epoch, Phase.CHANGE, F.concat(fixed(millis.bitwiseXOR(F.lit(-(1 << 63)))), offset))
+
+
+def _at(column: str, path: str) -> Expression:
+    steps = "".join(f"['{step}']" for step in path.split("."))
+    return F.get_json_object(column, f"${steps}")

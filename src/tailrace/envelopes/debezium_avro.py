@@ -1,0 +1,269 @@
+"""Debezium's Avro in Kafka: a zero byte, four bytes of schema id, then the datum.
+
+Each message is read with the schema it was written with, which a registry knows by its id. To look into a
+message, only its operation and source are decoded; the row waits, as bytes, for its table. An id that is
+not known yet has the fate `LEARN`; `learn` asks for it, and the slice is looked into again.
+
+Positions are those of `envelopes.debezium_json`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from tailrace.core.change import Op
+from tailrace.core.table import Column, Table
+from tailrace.envelopes import connect, message
+from tailrace.envelopes._values import can_fail, decode, instant
+from tailrace.envelopes.debezium_json import OLD_KEY, position
+from tailrace.envelopes.message import PLACEHOLDER, Sample
+
+LEARN = "unknown-schema: its id is not known yet"
+_HEADER = 5
+_SOURCE = {
+    "connector": "string",
+    "snapshot": "string",
+    "ts_ms": "bigint",
+    "db": "string",
+    "schema": "string",
+    "table": "string",
+    "lsn": "bigint",
+    "file": "string",
+    "pos": "bigint",
+}
+
+Writer = Callable[[int], Mapping[str, Any]]
+"""Gives the schema with an id; raises what is retryable if the registry cannot be asked or does not know it."""
+
+
+class DebeziumAvro:
+    """See the module."""
+
+    by_offset = False
+
+    def __init__(self, writer: Writer, placeholder: str = PLACEHOLDER) -> None:
+        self._writer = writer
+        self._placeholder = placeholder.encode()
+        self._known: dict[int, Mapping[str, Any]] = {}
+        self._ids: dict[Table, list[int]] = {}
+
+    def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
+        """Look into the messages whose schema is known."""
+        size = F.octet_length("value")
+        framed = F.coalesce((size > _HEADER) & (F.substring("value", 1, 1) == F.lit(b"\0")), F.lit(False))
+        number = F.when(framed, F.conv(F.hex(F.substring("value", 2, 4)), 16, 10).cast("bigint"))
+        body = F.when(framed & (size <= max_bytes), F.expr(f"substring(value, {_HEADER + 1})"))
+        moved = F.filter("headers", lambda h: h["key"] == OLD_KEY)
+        rows = rows.select(
+            "topic", "partition", "offset", "value", number.alias("id"), body.alias("body"),
+            F.try_element_at(moved, F.lit(1))["value"].cast("string").alias("old_key"),
+        )  # fmt: skip
+        decoded = F.lit(None).cast(_PEEKED)
+        for known, schema in list(self._known.items()):
+            decoded = F.when(F.col("id") == known, _peeked(schema)).otherwise(decoded)
+        rows = rows.select("*", decoded.alias("m"))
+        source = F.col("m.source")
+        rows = rows.select(
+            "topic", "partition", "offset", "value", "id", "body", "old_key",
+            F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
+            F.coalesce(F.col("id").cast("string"), F.lit("")).alias("schema"),
+            F.col("m.op").alias("op"), position(epoch).alias("position"),
+            instant(source["ts_ms"]).alias("changed_at"), F.col("body").alias("row"),
+            self._may_be_partial().alias("partial"),
+        )  # fmt: skip
+        learned = F.col("id").isin(*self._known) if self._known else F.lit(False)
+        fate = (
+            F.when(F.octet_length("value").isNull(), message.FILTERED)
+            .when(F.octet_length("value") > max_bytes, F.concat(F.lit("too-large: "), F.octet_length("value")))
+            .when(F.col("id").isNull(), "malformed: not a message with the id of a schema")
+            .when(~learned, LEARN)
+            .when(F.col("op").isNull(), "malformed: not a message of its schema")
+            .when(~F.col("op").isin([op.value for op in Op]), F.concat(F.lit("unknown-op: "), F.col("op")))
+            .when(F.col("table") == "", "unknown-table: the message does not say which table it belongs to")
+            .when(F.col("position").isNull(), "missing-position: the message has no place in its source's order")
+        )
+        return rows.withColumn("fate", fate).select(*message.COLUMNS)
+
+    def learn(self, peeked: DataFrame) -> bool:
+        """Ask for the ids that were met and are not known; say whether there were any."""
+        new = peeked.where(F.col("fate") == LEARN).select("schema").distinct().collect()
+        for row in new:
+            self._known[int(row[0])] = self._writer(int(row[0]))
+        return bool(new)
+
+    def schema(self, table: str, sample: Sample) -> Table | None:
+        """Return the table of the schema that a message names."""
+        number = struct.unpack(">I", (sample.value or b"")[1:_HEADER])[0]
+        return self.table_of(table, number, self.keys(sample))
+
+    def table_of(self, name: str, number: int, keys: Sequence[str]) -> Table:
+        """Return the table of rows that were written with the schema `number`."""
+        fields = [_connect(field) for field in _image(self._schema(number))["fields"]]
+        described = connect.table_of(name, fields, keys)
+        table = Table(name, tuple(_in_avro(column) for column in described.columns), described.keys)
+        self.remember(table, str(number))
+        return table
+
+    def remember(self, table: Table, schema: str) -> None:
+        """Take note that rows of `table` are written with `schema`, learned in this process or before."""
+        ids = self._ids.setdefault(table, [])
+        if int(schema) not in ids:
+            ids.append(int(schema))
+
+    def keys(self, sample: Sample) -> tuple[str, ...]:
+        """Return the fields of the key's own schema."""
+        if not sample.key or len(sample.key) <= _HEADER or sample.key[0]:
+            return message.keys_in(sample.key)
+        described = self._writer(struct.unpack(">I", sample.key[1:_HEADER])[0])
+        return tuple(field["name"] for field in described.get("fields", ())) if isinstance(described, Mapping) else ()
+
+    def open_rows(self, rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
+        """Decode the rows with the schemas they were written with."""
+        ids = self._ids.get(table, [])
+        nothing = F.struct(F.lit(False).alias("there"), *_cells(message.no_row(table), table)[1:])
+        images = [] if ids else [nothing]
+        for number in ids:
+            whole = from_avro(F.col("row"), json.dumps(_plain(self._schema(number))), {"mode": "PERMISSIVE"})
+            image = F.when(F.col("op") == Op.DELETE.value, whole["before"]).otherwise(whole["after"])
+            images.append(F.when(F.col("schema") == str(number), F.struct(*_cells(image, table))))
+        image = F.coalesce(*images) if len(images) > 1 else images[0]
+        parsed = rows.select(*(F.col(name) for name in message.COLUMNS if name != "row"), image.alias("m"))
+        raw = {column.name: F.col("m")[f"c{n}"] for n, column in enumerate(table.columns)}
+        values = {column.name: decode(column.encoding, column.type)(raw[column.name]) for column in table.columns}
+        unsent = {c.name: found for c in table.columns if (found := self._unsent(raw[c.name], c)) is not None}
+        truncate = F.col("op") == Op.TRUNCATE.value
+        problem = F.when(~truncate & ~F.col("m.there"), "missing-image: the message has no row")
+        for column in table.columns:
+            if can_fail(column.encoding):
+                failed = raw[column.name].isNotNull() & values[column.name].isNull()
+                problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
+        return message.opened(parsed, values, unsent, problem, message.old_key(table))
+
+    def _schema(self, number: int) -> Mapping[str, Any]:
+        if number not in self._known:
+            self._known[number] = self._writer(number)
+        return self._known[number]
+
+    def _may_be_partial(self) -> Expression:
+        numbers = b"".join(_zigzag(byte) for byte in self._placeholder)
+        found = F.contains(F.col("body"), F.lit(self._placeholder)) | F.contains(F.col("body"), F.lit(numbers))
+        return F.coalesce(found, F.lit(False))
+
+    def _unsent(self, raw: Expression, column: Column) -> Expression | None:
+        word = self._placeholder.decode()
+        forms: dict[str, Expression] = {
+            "string": F.lit(word),
+            "binary": F.lit(self._placeholder),
+            "array<string>": F.array(F.lit(word)),
+            "array<int>": F.array(*map(F.lit, self._placeholder)).cast("array<int>"),
+            "array<bigint>": F.array(*map(F.lit, self._placeholder)).cast("array<bigint>"),
+        }
+        form = forms.get(column.type) if not column.encoding else None
+        return None if form is None else F.coalesce(raw == form, F.lit(False))
+
+
+_PEEKED = f"struct<op: string, source: struct<{', '.join(f'{name}: {kind}' for name, kind in _SOURCE.items())}>>"
+
+
+def _peeked(schema: Mapping[str, Any]) -> Expression:
+    """Decode operation and source of a message, and pass over its row."""
+    fields = {field["name"]: field for field in schema.get("fields", ())} if isinstance(schema, Mapping) else {}
+    source = fields["source"]["type"] if {"op", "source", "after"} <= set(fields) else None
+    if not isinstance(source, Mapping) or "fields" not in source:
+        return F.lit(None).cast(_PEEKED)
+    wanted = [field for field in source["fields"] if field["name"] in _SOURCE]
+    reader = {**schema, "fields": [{**fields["source"], "type": {**source, "fields": wanted}}, fields["op"]]}
+    found = from_avro(
+        F.col("body"), json.dumps(_plain(schema)), {"avroSchema": json.dumps(_plain(reader)), "mode": "PERMISSIVE"}
+    )
+    names = {field["name"] for field in wanted}
+    cells = (
+        (found["source"][name].cast(kind) if name in names else F.lit(None).cast(kind)).alias(name)
+        for name, kind in _SOURCE.items()
+    )
+    return F.struct(found["op"].alias("op"), F.struct(*cells).alias("source"))
+
+
+def _cells(image: Expression, table: Table) -> list[Expression]:
+    cells = [image[column.name].alias(f"c{n}") for n, column in enumerate(table.columns)]
+    return [image.isNotNull().alias("there"), *cells]
+
+
+def _image(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the record of a row: it is spelled out in `before`, and only named in `after`."""
+    for field in schema["fields"]:
+        if field["name"] in ("before", "after"):
+            kind = field["type"]
+            for part in kind if isinstance(kind, list) else [kind]:
+                if isinstance(part, Mapping) and part.get("type") == "record":
+                    return part
+    raise KeyError("after")
+
+
+def _connect(field: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field of Avro as a field of a Connect schema block."""
+    return {"field": field["name"], "default": field.get("default"), **_type(field["type"])}
+
+
+def _type(kind: Any) -> dict[str, Any]:
+    if isinstance(kind, list):
+        inner = next(part for part in kind if part != "null")
+        return {**_type(inner), "optional": "null" in kind}
+    if isinstance(kind, str):
+        return {"type": _PLAIN.get(kind, kind), "optional": False}
+    made: dict[str, Any] = {
+        "type": kind.get("connect.type") or _PLAIN.get(kind["type"], kind["type"]),
+        "name": kind.get("connect.name"),
+        "parameters": kind.get("connect.parameters", {}),
+        "optional": False,
+    }
+    if kind["type"] == "array":
+        made["items"] = _type(kind["items"])
+    if kind["type"] == "map":
+        made |= {"keys": {"type": "string"}, "values": _type(kind["values"])}
+    return made
+
+
+_PLAIN = {"int": "int32", "long": "int64", "enum": "string", "record": "struct"}
+
+
+def _in_avro(column: Column) -> Column:
+    """Return the column with the encoding it has in Avro, where bytes are bytes."""
+    arrays = column.encoding.startswith("array:")
+    kind = column.type.removeprefix("array<").removesuffix(">") if arrays else column.type
+    encoding = _encoding(column.encoding.removeprefix("array:"), kind)
+    whole = f"array:{encoding}" if arrays and encoding else encoding
+    return Column(column.name, column.type, column.nullable, whole, column.default)
+
+
+def _encoding(encoding: str, kind: str) -> str:
+    if encoding == "base64" or (encoding.startswith("decimal-bytes:") and kind.startswith("decimal")):
+        return ""
+    return encoding.replace("decimal-bytes:", "decimal-binary:").replace("decimal-variable", "decimal-variable-binary")
+
+
+def _plain(schema: Any) -> Any:
+    """Take the logical types away, decimals that Spark holds apart, so that every value is what its encoding says."""
+    if isinstance(schema, list):
+        return [_plain(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {
+        name: _plain(part) if name in ("type", "items", "values", "fields") else part for name, part in schema.items()
+    }
+    if made.get("logicalType") != "decimal" or not 0 < int(made.get("precision", 0)) <= connect.MOST_DIGITS:
+        made.pop("logicalType", None)
+    return made
+
+
+def _zigzag(number: int) -> bytes:
+    coded = number << 1
+    return bytes([coded | 0x80, coded >> 7]) if coded > 0x7F else bytes([coded])

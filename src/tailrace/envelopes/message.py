@@ -1,0 +1,247 @@
+"""A message of somebody else's log, looked into: which table, which change, at which position.
+
+A format's `peek` makes one row per message with these columns, which say all that must be known of a
+slice before its tables are folded; `open_rows` then gives the rows of one table their types.
+
+    topic partition offset   where the message lies
+    table                    the qualified name of the table
+    schema                   identifies the schema that the message brings along; empty if it brings none
+    op position changed_at   the change
+    row                      the image as JSON text: the row as it became, for a delete as it was
+    old_key                  the key that the row had before, as JSON text, where a create is half of a change of key
+    partial                  the image may say of a column that its value was not sent
+    fate                     NULL for a change, empty for what means nothing by design, else why it is rejected
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tailrace.core.change import Op
+from tailrace.core.position import Phase
+from tailrace.core.table import Column, Table
+from tailrace.envelopes._values import can_fail, decode, quoted, raw_type
+
+COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "table",
+    "schema",
+    "op",
+    "position",
+    "changed_at",
+    "row",
+    "old_key",
+    "partial",
+    "fate",
+)
+PLACEHOLDER = "__debezium_unavailable_value"
+"""What Debezium writes for a value that the database did not send, unless it was told another word."""
+
+FILTERED = ""
+"""The fate of a message that means nothing by design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One message of a table, to learn its schema from."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+
+class Format(Protocol):
+    """A message format."""
+
+    @property
+    def by_offset(self) -> bool:
+        """Say whether changes are ordered by nothing but their place in a partition."""
+        ...
+
+    def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
+        """Look into the messages of a log; see the module for the columns that come out."""
+        ...
+
+    def learn(self, peeked: DataFrame) -> bool:
+        """Ask for what is needed to look into messages that could not be; say whether to look again."""
+        ...
+
+    def remember(self, table: Table, schema: str) -> None:
+        """Take note that rows of `table` may be written with `schema`, learned in this process or before."""
+        ...
+
+    def schema(self, table: str, sample: Sample) -> Table | None:
+        """Return the schema that a message of `table` brings along; `None` if it brings none."""
+        ...
+
+    def keys(self, sample: Sample) -> tuple[str, ...]:
+        """Return the columns that identify a row, as far as a message says so."""
+        ...
+
+    def open_rows(self, rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
+        """Open peeked rows of one table, written with one schema, into its columns and ours."""
+        ...
+
+
+def open_json(rows: DataFrame, table: Table, placeholder: str) -> DataFrame:
+    """Open peeked rows whose image is JSON text."""
+    fields = ", ".join(f"{quoted(column.name)}: {raw_type(column)}" for column in table.columns)
+    image = F.from_json("row", f"struct<{fields}, _cdc_corrupt: string>", {"columnNameOfCorruptRecord": "_cdc_corrupt"})
+    parsed = rows.select(*(F.col(name) for name in COLUMNS if name != "row"), image.alias("m"))
+    raw = {column.name: F.col(f"m.{quoted(column.name)}") for column in table.columns}
+    values = {column.name: decode(column.encoding, column.type)(raw[column.name]) for column in table.columns}
+    unsent = {c.name: found for c in table.columns if (found := _unsent(raw[c.name], c, placeholder)) is not None}
+    problem = F.when(F.col("m._cdc_corrupt").isNotNull(), "malformed: not a row of this table")
+    for column in table.columns:
+        if can_fail(column.encoding):
+            failed = raw[column.name].isNotNull() & values[column.name].isNull()
+            if column.name in unsent:
+                failed &= ~unsent[column.name]
+            problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
+    return opened(parsed, values, unsent, problem, old_key(table))
+
+
+def opened(
+    rows: DataFrame,
+    values: Mapping[str, Expression],
+    unsent: Mapping[str, Expression],
+    problem: Expression,
+    old_key: Expression,
+) -> DataFrame:
+    """Select what an opened row has: our columns, and those of the table in `values`."""
+    nothing = F.array().cast("array<string>")
+    left_out = F.array_compact(F.array(*(F.when(found, F.lit(name)) for name, found in unsent.items())))
+    return rows.select(
+        F.col("op").alias("_cdc_op"),
+        F.col("position").alias("_cdc_position"),
+        F.col("changed_at").alias("_cdc_changed_at"),
+        F.col("topic").alias("_cdc_topic"),
+        F.col("partition").alias("_cdc_partition"),
+        F.col("offset").alias("_cdc_offset"),
+        (F.when(F.col("partial"), left_out).otherwise(nothing) if unsent else nothing).alias("_cdc_unchanged"),
+        problem.alias("_cdc_problem"),
+        old_key.alias("_cdc_old_key"),
+        *(
+            (F.when(~(F.col("partial") & unsent[name]), value) if name in unsent else value).alias(name)
+            for name, value in values.items()
+        ),
+    )
+
+
+def no_row(table: Table) -> Expression:
+    """Return a row that is not there, in the types of `table`."""
+    return F.lit(None).cast(f"struct<{', '.join(f'{quoted(c.name)}: {c.type}' for c in table.columns)}>")
+
+
+def old_key(table: Table) -> Expression:
+    """Return the old key as a struct of every column: which of them the target goes by is not known here."""
+    fields = ", ".join(f"{quoted(table.column(key).name)}: {raw_type(table.column(key))}" for key in table.keys)
+    if not fields:
+        return no_row(table)
+    key = F.from_json("old_key", f"struct<{fields}>")
+    values = (
+        (decode(c.encoding, c.type)(key[c.name]) if c.name in table.keys else F.lit(None).cast(c.type)).alias(c.name)
+        for c in table.columns
+    )
+    return F.when(F.col("old_key").isNotNull(), F.struct(*values))
+
+
+def _unsent(raw: Expression, column: Column, placeholder: str) -> Expression | None:
+    """Say of a value whether it stands for one that was not sent; `None` for a type that never does."""
+    if column.encoding == "base64":
+        return F.coalesce(raw == _base64(placeholder), F.lit(False))
+    kind = raw_type(column)
+    if kind == "string":
+        return F.coalesce(raw == placeholder, F.lit(False))
+    if kind == "array<string>":
+        return F.coalesce(raw == F.array(F.lit(placeholder)), F.lit(False))
+    if kind in ("array<int>", "array<bigint>"):
+        return F.coalesce(raw == F.array(*map(F.lit, placeholder.encode())).cast(kind), F.lit(False))
+    return None
+
+
+def may_be_partial(text: Expression, placeholder: str) -> Expression:
+    """Say of an image whether it may hold the placeholder, in one of the forms that it has in JSON."""
+    numbers = ",".join(map(str, placeholder.encode()))
+    found = text.contains(placeholder) | text.contains(_base64(placeholder)) | text.contains(numbers)
+    return F.coalesce(found, F.lit(False))
+
+
+def _base64(placeholder: str) -> str:
+    return base64.b64encode(placeholder.encode()).decode()
+
+
+def at(epoch: int, phase: Phase | Expression, place: Expression) -> Expression:
+    """Return a position; see `core.position`. `place` has a fixed width."""
+    middle = F.lit(str(phase.value)) if isinstance(phase, Phase) else phase
+    return F.concat(F.lit(f"{epoch:04x}."), middle, F.lit("."), place)
+
+
+def fixed(number: Expression, digits: int = 16) -> Expression:
+    """Return a number as hexadecimal text of `digits` digits."""
+    return F.lpad(F.lower(F.hex(number.cast("bigint"))), digits, "0")
+
+
+def fate(max_bytes: int, corrupt: Expression, special: Expression, known_ops: Expression) -> Expression:
+    """Say what becomes of a message as far as every format agrees; `special` comes before the change itself."""
+    size = F.octet_length("value")
+    return (
+        F.when(size.isNull(), FILTERED)
+        .when(size > max_bytes, F.concat(F.lit("too-large: "), size, F.lit(" bytes")))
+        .when(~F.is_valid_utf8(F.col("value").cast("string")), "malformed: the message is not valid UTF-8")
+        .when(corrupt, "malformed: not a message of this format")
+        .when(special.isNotNull(), special)
+        .when(~known_ops, F.concat(F.lit("unknown-op: "), F.col("op")))
+        .when(F.col("table").isNull(), "unknown-table: the message does not say which table it belongs to")
+        .when(F.col("position").isNull(), "missing-position: the message has no place in its source's order")
+        .when(
+            (F.col("op") == Op.DELETE.value) & F.col("row").isNull(),
+            "missing-key: a delete without a row and without a key",
+        )
+        .when((F.col("op") != Op.TRUNCATE.value) & F.col("row").isNull(), "missing-image: the message has no row")
+    )
+
+
+def split_moves(rows: DataFrame, moved: Expression, old_row: Expression) -> DataFrame:
+    """Make two changes of one message that changes a row's key: the delete of the old one, and the new row.
+
+    `rows` has `op` and `row`; `old_row` is JSON text with the old key. The two differ in key, so they share a position.
+    """
+    whole = F.struct(F.col("op").alias("op"), F.col("row").alias("row"))
+    gone = F.struct(F.lit(Op.DELETE.value).alias("op"), old_row.alias("row"))
+    parts = F.when(F.coalesce(moved, F.lit(False)), F.array(gone, whole)).otherwise(F.array(whole))
+    others = [name for name in rows.columns if name not in ("op", "row")]
+    exploded = rows.select(*others, F.explode(parts).alias("part"))
+    return exploded.select(*others, "part.op", "part.row")
+
+
+def text_within(max_bytes: int) -> Expression:
+    """Return the message as text, NULL if it is too long to be looked into."""
+    return F.when(F.octet_length("value") <= max_bytes, F.col("value").cast("string"))
+
+
+def key_text(key: Expression) -> Expression:
+    """Return a key as JSON text, without the schema block that Connect may put before it."""
+    text = key.cast("string")
+    return F.when(text.startswith('{"schema":'), F.get_json_object(text, "$.payload")).otherwise(text)
+
+
+def keys_in(key: bytes | None) -> tuple[str, ...]:
+    """Return the fields of a key in JSON, in their order; none if it is not an object."""
+    try:
+        found: Any = json.loads(key) if key else None
+    except ValueError:
+        return ()
+    if isinstance(found, dict) and set(found) == {"schema", "payload"}:
+        found = found["payload"]
+    return tuple(found) if isinstance(found, dict) else ()

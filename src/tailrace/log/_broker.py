@@ -1,0 +1,181 @@
+"""What is asked of Kafka apart from its messages: which topics there are, who they are, from where to where they go.
+
+Errors of the client library become ours here: what may pass is retryable, what was refused is not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.core.errors import NotReady, Retryable
+from tailrace.envelopes import rows as landed_rows
+
+_REFUSED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError._SSL,
+}
+_SECONDS = 10.0
+"""How long one answer may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the cluster knows it: a topic that was made anew under the same name has another id."""
+
+    id: str
+    partitions: int
+
+
+Partition = tuple[str, int]
+
+
+class Broker:
+    """A cluster; connections are made when something is asked.
+
+    `settings` are those of librdkafka, `options` those of Spark's reader.
+    """
+
+    def __init__(self, settings: Mapping[str, str], options: Mapping[str, str]) -> None:
+        self.address = settings["bootstrap.servers"]
+        self._options = dict(options)
+        # What goes wrong is raised; librdkafka would also print it, again and again.
+        self._settings: dict[str, Any] = {
+            **settings,
+            "log_level": 0,
+            "socket.connection.setup.timeout.ms": 10000,
+            "error_cb": self._hear,
+        }
+        self._refusal: KafkaError | None = None
+
+    def cluster(self) -> str:
+        """Return the id of the cluster."""
+        with self._asking("the cluster"):
+            return str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
+
+    def names(self, pattern: str = ".*") -> list[str]:
+        """Return the topics whose whole name matches `pattern`; those of Kafka itself apart."""
+        wanted = re.compile(pattern)
+        with self._asking("topics"):
+            found = self._admin.list_topics(timeout=_SECONDS).topics
+        return sorted(name for name in found if wanted.fullmatch(name) and not name.startswith("__"))
+
+    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Return what the cluster knows of `names`; one that does not exist is not in it."""
+        found = {}
+        with self._asking("topics"):
+            answers = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_SECONDS)
+            for name, answer in answers.items():
+                try:
+                    described = answer.result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                else:
+                    found[name] = Topic(str(described.topic_id), len(described.partitions))
+        return found
+
+    def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the first offset that each partition still has."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the offset after the last one of each partition that is committed."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def message(self, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes | None]:
+        """Return key and value of the message at a place, or of the next after it."""
+        with self._asking(f'a message of topic "{topic}"'):
+            reader = Consumer({**self._settings, "group.id": "tailrace-peek", "enable.auto.commit": False})
+            try:
+                reader.assign([TopicPartition(topic, partition, offset)])
+                found = reader.poll(_SECONDS)
+                if found is None or found.error():
+                    raise Retryable("kafka-unreachable", f'topic "{topic}" gave no message at offset {offset} in time')
+                return _bytes(found.key()), _bytes(found.value())
+            finally:
+                reader.close()
+
+    def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Tell the cluster that `group` has read up to before `offsets`: for tools that show lag."""
+        if offsets:
+            with self._asking(f'group "{group}"'):
+                places = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+                member = Consumer({**self._settings, "group.id": group, "enable.auto.commit": False})
+                try:
+                    member.commit(offsets=places, asynchronous=False)
+                finally:
+                    member.close()
+
+    def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
+        """Return the messages from the first offset of each range to before the second."""
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for (topic, number), (start, end) in ranges.items():
+            starts.setdefault(topic, {})[str(number)] = start
+            ends.setdefault(topic, {})[str(number)] = end
+        return (
+            spark.read.format("kafka")
+            .options(**self._options)
+            .option("kafka.isolation.level", "read_committed")
+            .option("assign", json.dumps({topic: sorted(map(int, parts)) for topic, parts in starts.items()}))
+            .option("startingOffsets", json.dumps(starts))
+            .option("endingOffsets", json.dumps(ends))
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", "true")
+            .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+            .load()
+            .select(*landed_rows.COLUMNS)
+        )
+
+    def _offsets(self, partitions: Sequence[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        with self._asking("offsets"):
+            asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+            answers = self._admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_SECONDS
+            )
+            return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient(self._settings)
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() in _REFUSED:
+            self._refusal = error
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            # A login that is refused is told aside, to whoever polls; the question itself is never answered.
+            self._admin.poll(0)
+            said = self._refusal or error.args[0]
+            self._refusal = None
+            text = f"{what} could not be asked of Kafka at {self.address}: {said.str()}"
+            if said.code() in _REFUSED:
+                hint = "Check the security settings under kafka in the platform file, and the rights of the user."
+                raise NotReady("kafka-refused", text, hint) from error
+            hint = "Check kafka.bootstrap_servers, and that the brokers are up."
+            raise Retryable("kafka-unreachable", text, hint) from error
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,442 @@
+"""A change log that somebody else fills: topics of Kafka, read in bounded slices with explicit offsets.
+
+    describe (who are the topics, from where to where)  ->  cut  ->  read once, peek, keep  ->  what it holds
+
+A place in this log is an offset for each partition, named `<topic>:<partition>`. What lies between two
+places is always the same, so a slice may be read again. Nothing is ever skipped in silence: a topic made
+anew, a cluster that is another one, offsets that have expired halt with `resync-required`.
+
+The messages of a slice are read once. They are looked into by the format (`envelopes.message`), kept, and
+counted by table and schema; a schema that is new is learned from one message.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.core import offsets
+from tailrace.core.change import Op
+from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.offsets import Offsets
+from tailrace.core.table import Table, table_from_json
+from tailrace.envelopes import rows as landed_rows
+from tailrace.envelopes.message import FILTERED, Format, Sample
+from tailrace.log._broker import Partition, Topic
+from tailrace.log._inferred import inferred, widened
+from tailrace.log.slice import Aside, Contents, Slice
+
+_RESYNC = (
+    "Rows would be missing if it went on. Have the connector take a new snapshot, run cdc undeploy <file>, and then "
+    "cdc run <file>, which reads the topics from their beginning. Nothing was changed."
+)
+_LOST = ("OffsetOutOfRange", "data may have been lost", "data loss", "KAFKA_DATA_LOSS")
+
+
+class Memory(Protocol):
+    """Where the log keeps what it must know again after a restart."""
+
+    def load(self) -> dict[str, Any] | None: ...
+    def save(self, content: dict[str, Any]) -> None: ...
+
+
+class Cluster(Protocol):
+    """What the log needs of Kafka: `log._broker.Broker`, or one in memory."""
+
+    address: str
+
+    def cluster(self) -> str:
+        """Return the id of the cluster."""
+        ...
+
+    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Return what the cluster knows of `names`; one that does not exist is not in it."""
+        ...
+
+    def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the first offset that each partition still has."""
+        ...
+
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the offset after the last one of each partition that is committed."""
+        ...
+
+    def message(self, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes | None]:
+        """Return key and value of the message at a place, or of the next after it."""
+        ...
+
+    def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Tell the cluster that `group` has read up to before `offsets`."""
+        ...
+
+    def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
+        """Return the messages from the first offset of each range to before the second: rows of `envelopes.rows`."""
+        ...
+
+
+@dataclass(frozen=True)
+class KafkaSlice(Slice):
+    """A slice whose messages were peeked into and are kept under a name."""
+
+    view: str = ""
+    ranges: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
+    raw: Callable[[SparkSession, Mapping[Partition, tuple[int, int]]], DataFrame] | None = None
+    schemas: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By table and fingerprint, what the messages themselves call their schema."""
+    drop: Callable[[], None] = lambda: None
+
+    def rows(self, spark: SparkSession, topic: str, fingerprint: str | None = None) -> DataFrame:
+        """Return the peeked rows of the table `topic`."""
+        mine = F.col("fate").isNull() & (F.col("table") == topic)
+        if fingerprint is not None:
+            mine &= F.col("schema") == self.schemas[topic, fingerprint]
+        return self.read(spark).where(mine)
+
+    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
+        """Read the messages at `places` from Kafka again, as they came."""
+        bounds: dict[Partition, tuple[int, int]] = {}
+        for topic, partition, offset in places:
+            first, end = bounds.get((topic, partition), (offset, offset + 1))
+            bounds[topic, partition] = min(first, offset), max(end, offset + 1)
+        if self.raw is None:
+            raise TypeError("a slice of Kafka without a way to read it")
+        wanted = F.col("offset").isin(sorted({offset for _, _, offset in places}))
+        return self.raw(spark, bounds).where(wanted)
+
+    def unreadable(self, spark: SparkSession, topic: str) -> DataFrame | None:
+        """Return where the messages of `topic` lie that cannot be read, and why."""
+        bad = F.col("fate").isNotNull() & (F.col("fate") != FILTERED) & (F.col("topic") == topic)
+        return (
+            self.read(spark)
+            .where(bad)
+            .selectExpr(
+                "topic AS _cdc_topic", "partition AS _cdc_partition", "offset AS _cdc_offset", "fate AS _cdc_problem"
+            )
+        )
+
+    def release(self) -> None:
+        """Forget the kept rows."""
+        self.drop()
+
+
+class KafkaLog:
+    """Some topics, as one log of one life of a pipeline."""
+
+    ordered = False
+    """A connector that starts again repeats what it has sent."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        broker: Cluster,
+        topics: Sequence[str],
+        tables: Collection[str],
+        envelope: Format,
+        memory: Memory,
+        spark: Callable[[], SparkSession],
+        max_event_bytes: int = 32 * 1024 * 1024,
+        open_topics: Collection[str] = (),
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.envelope = envelope
+        self._broker = broker
+        self._topics = tuple(topics)
+        self._tables = frozenset(tables)
+        self._open_topics = frozenset(open_topics)
+        self._memory = memory
+        self._spark = spark
+        self._max_event_bytes = max_event_bytes
+        self._known: dict[str, Any] = {}
+        self._tables_by_fingerprint: dict[str, Table] = {}
+        self._session: SparkSession | None = None
+        self._lock = threading.RLock()
+
+    # -- where it goes from and to
+
+    def head(self) -> Offsets:
+        """Return the last offsets that readers may see."""
+        ends = self._broker.ends(self._partitions())
+        return Offsets({_name(place): end - 1 for place, end in ends.items()})
+
+    def require(self, place: int) -> None:
+        """Halt if the log no longer has what comes after `place`."""
+        partitions = self._partitions()
+        self._first(place, self._broker.starts(partitions), self._broker.ends(partitions))
+
+    def slice(self, after: int, max_rows: int, upto: int | None = None) -> KafkaSlice | None:
+        """Return the next messages after `after`, at most `max_rows`, in every partition its share."""
+        partitions = self._partitions()
+        ends = self._broker.ends(partitions)
+        first = self._first(after, self._broker.starts(partitions), ends)
+        last = offsets.by_partition(upto) if upto is not None else {}
+        for place in ends if upto is not None else ():
+            ends[place] = min(ends[place], last.get(_name(place), -1) + 1)
+        ranges = cut({place: (first[place], end) for place, end in ends.items() if end > first[place]}, max_rows)
+        if not ranges:
+            return None
+        reached = {_name(place): end - 1 for place, (_, end) in ranges.items()}
+        passed = {_name(place): start - 1 for place, start in first.items()}
+        with _reading():
+            return self._open(after, Offsets({**passed, **reached}), ranges)
+
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`: nobody tells us that a topic has grown."""
+        time.sleep(seconds)
+
+    def commit(self, group: str, place: int) -> None:
+        """Show the group's place to tools that ask for it; nothing here depends on it."""
+        named = {_partition(name): last + 1 for name, last in offsets.by_partition(place).items()}
+        self._broker.commit(group, {place: offset for place, offset in named.items() if place[0] in self._topics})
+
+    def schema(self, fingerprint: str) -> Table:
+        """Return the table schema that rows with `fingerprint` were written with."""
+        return self._tables_by_fingerprint[fingerprint]
+
+    def _partitions(self) -> list[Partition]:
+        """Return every partition there is, of topics that are the ones they were."""
+        self._remember()
+        found = self._broker.topics(self._topics)
+        for name, known in self._known["topics"].items():
+            if name in self._topics and (name not in found or found[name].id != known):
+                what = "was made anew" if name in found else "is gone"
+                raise ResyncRequired(f'topic "{name}" {what} since it was last read', _RESYNC)
+        for name in self._topics:
+            if name not in found:
+                raise NotReady("topic-missing", f'there is no topic "{name}"', "Create it, or mend source.topics.")
+        new = {name: topic.id for name, topic in found.items() if name not in self._known["topics"]}
+        if new:
+            self._save(topics={**self._known["topics"], **new})
+        return [(name, number) for name in self._topics for number in range(found[name].partitions)]
+
+    def _remember(self) -> None:
+        with self._lock:
+            if self._known:
+                return
+            cluster = self._broker.cluster()
+            known = {"cluster": cluster, "topics": {}, "schemas": {}, "inferred": {}} | (self._memory.load() or {})
+            if known["cluster"] != cluster:
+                raise ResyncRequired(
+                    f"the cluster at {self._broker.address} is {cluster}, and the log was read from {known['cluster']}",
+                    _RESYNC,
+                )
+            self._tables_by_fingerprint = {name: table_from_json(stored) for name, stored in known["schemas"].items()}
+            self._known = known
+
+    def _save(self, **changed: object) -> None:
+        with self._lock:
+            known = {**self._known, **changed}
+            self._memory.save(known)
+            self._known = known
+
+    def _first(
+        self, after: int, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> dict[Partition, int]:
+        """Return the first offset to read of each partition; halt if it is not there any more."""
+        read = offsets.by_partition(after)
+        seen = {_partition(name)[0] for name in read}
+        first = {}
+        for (topic, number), start in starts.items():
+            name = _name((topic, number))
+            if name in read:
+                first[topic, number] = read[name] + 1
+            else:
+                if topic in seen and self.envelope.by_offset:
+                    raise ResyncRequired(
+                        f'topic "{topic}" has a new partition {number}, and its changes are ordered by offset alone',
+                        "Keys have moved between partitions, so newer changes may have lower offsets. Set cdc.ts_field "
+                        "to a field that orders them, run cdc undeploy <file>, and write to a new target table.",
+                    )
+                # A partition added to a topic that we read begins at 0; of a topic that is new, we take what is there.
+                first[topic, number] = 0 if topic in seen else start
+            if first[topic, number] < start:
+                raise ResyncRequired(
+                    f'topic "{topic}", partition {number}, begins at offset {start}, '
+                    f"and {first[topic, number]} is needed",
+                    _RESYNC,
+                )
+            if first[topic, number] > ends[topic, number]:
+                raise ResyncRequired(
+                    f'topic "{topic}", partition {number}, ends before offset {ends[topic, number]}, '
+                    f"and was read up to {read[name]}",
+                    _RESYNC,
+                )
+        return first
+
+    # -- what it holds
+
+    def _open(self, after: int, upto: Offsets, ranges: Mapping[Partition, tuple[int, int]]) -> KafkaSlice:
+        spark = self._own_session()
+        kept = self._peek(spark, ranges)
+        if self.envelope.learn(kept):
+            kept.unpersist()
+            kept = self._peek(spark, ranges)
+        view = f"tailrace_slice_{uuid.uuid4().hex}"
+        kept.createGlobalTempView(view)
+
+        def drop() -> None:
+            with suppress(Py4JError, PySparkException):
+                spark.catalog.dropGlobalTempView(view)
+                kept.unpersist()
+
+        try:
+            contents, schemas = self._contents(kept)
+        except BaseException:
+            drop()
+            raise
+
+        def read(session: SparkSession) -> DataFrame:
+            return session.table(f"global_temp.{view}")
+
+        return KafkaSlice(after, upto, contents, read, view, ranges, self._broker.read, schemas, drop)
+
+    def _peek(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
+        peeked = self.envelope.peek(self._broker.read(spark, ranges), self.epoch, self._max_event_bytes)
+        if self._tables:
+            known = F.col("table").isin(sorted(self._tables)) | F.col("topic").isin(sorted(self._open_topics))
+            stranger = F.concat(F.lit("unknown-table: "), F.col("table"))
+            fate = F.coalesce(F.col("fate"), F.when(~known, stranger))
+            peeked = peeked.withColumn("fate", fate)
+        # Not a checkpoint: what an executor loses is read from Kafka again, which has it.
+        return peeked.persist(StorageLevel.MEMORY_AND_DISK)
+
+    def _contents(self, kept: DataFrame) -> tuple[Contents, dict[tuple[str, str], str]]:
+        where = F.struct("partition", "offset")
+        truncate = F.coalesce(F.col("op") == Op.TRUNCATE.value, F.lit(False))
+        good, bad = F.col("fate").isNull(), F.col("fate") != FILTERED
+        groups = (
+            kept.groupBy(
+                "topic",
+                F.when(good, F.col("table")).alias("table"),
+                F.when(good, F.col("schema")).alias("schema"),
+                F.coalesce(bad, F.lit(False)).alias("bad"),
+            )
+            .agg(
+                F.count(F.lit(1)).alias("count"),
+                F.min(F.struct(truncate, where)).alias("sample"),
+                F.count_if(truncate).alias("truncates"),
+                F.max("partial").alias("partial"),
+                F.min("position").alias("lowest"),
+                F.max(F.col("partial") & F.col("old_key").isNotNull()).alias("moved"),
+            )
+            .collect()
+        )
+        counts: dict[tuple[str, str], int] = {}
+        features: dict[str, frozenset[str]] = {}
+        lowest: dict[str, str] = {}
+        aside: dict[str, Aside] = {}
+        schemas: dict[tuple[str, str], str] = {}
+        for group in sorted(groups, key=lambda row: self._age(row["table"], row["schema"])):
+            if group["table"] is None:
+                old = aside.get(group["topic"], Aside())
+                more = (0, group["count"]) if group["bad"] else (group["count"], 0)
+                aside[group["topic"]] = Aside(old.filtered + more[0], old.rejected + more[1])
+                continue
+            table = group["table"]
+            # A truncate has no key, so there is nothing to learn from truncates alone, and no need to.
+            rows = group["count"] > group["truncates"]
+            place = tuple(group["sample"][1])
+            fingerprint = self._learn(kept, table, group["schema"], group["topic"], place) if rows else ""
+            schemas[table, fingerprint] = group["schema"]
+            counts[table, fingerprint] = counts.get((table, fingerprint), 0) + group["count"]
+            lowest[table] = min(group["lowest"], lowest.get(table, group["lowest"]))
+            found = {landed_rows.TRUNCATE} if group["truncates"] else set()
+            found |= {landed_rows.PARTIAL} if group["partial"] else set()
+            found |= {landed_rows.MOVED} if group["moved"] else set()
+            features[table] = features.get(table, frozenset()) | found
+        return Contents(counts, features, lowest, aside), schemas
+
+    def _age(self, table: str | None, schema: str | None) -> tuple[int, str]:
+        """Order schemas as they were met; new ones come last."""
+        met = list(self._known["schemas"])
+        name = f"{table} {schema}"
+        return (met.index(name) if name in met else len(met), name)
+
+    def _learn(self, kept: DataFrame, table: str, schema: str, topic: str, place: tuple[int, int]) -> str:
+        """Return the fingerprint of the schema that messages of `table` call `schema`, learning it if it is new."""
+        known = self._tables_by_fingerprint.get(f"{table} {schema}") if schema else None
+        if known is not None:
+            self.envelope.remember(known, schema)
+            return f"{table} {schema}"
+        sample = Sample(topic, *self._broker.message(topic, *place))
+        if schema:
+            described = self.envelope.schema(table, sample)
+            if described is None:
+                raise Halt("unknown-schema", f'a message of table "{table}" names a schema that cannot be read')
+            return self._keep(f"{table} {schema}", described)
+        mine = F.col("fate").isNull() & (F.col("table") == table) & (F.col("schema") == "") & F.col("row").isNotNull()
+        with self._lock:
+            have = self._tables_by_fingerprint.get(self._known["inferred"].get(table, ""))
+            keys = have.keys if have and have.keys else self.envelope.keys(sample)
+            now = widened(have, inferred(kept.where(mine).select("row")), table, keys)
+            fingerprint = self._keep(f"{table} {now.fingerprint()}", now)
+            if self._known["inferred"].get(table) != fingerprint:
+                self._save(inferred={**self._known["inferred"], table: fingerprint})
+            return fingerprint
+
+    def _keep(self, fingerprint: str, table: Table) -> str:
+        with self._lock:
+            if fingerprint not in self._known["schemas"]:
+                self._save(schemas={**self._known["schemas"], fingerprint: table.to_json()})
+            self._tables_by_fingerprint[fingerprint] = table
+            return fingerprint
+
+    def _own_session(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._spark().newSession()
+                # Replanning between stages doubles the jobs of a small slice.
+                self._session.conf.set("spark.sql.adaptive.enabled", "false")
+            return self._session
+
+
+def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[Partition, tuple[int, int]]:
+    """Take at most `max_rows` offsets, of each partition as much as its share of all that there is."""
+    total = sum(end - start for start, end in available.values())
+    if total <= max_rows:
+        return dict(available)
+    chosen, left = {}, max_rows
+    for place, (start, end) in sorted(available.items()):
+        share = min(max(1, (end - start) * max_rows // total), left)
+        if share:
+            chosen[place] = (start, start + share)
+        left -= share
+    return chosen
+
+
+def _name(place: Partition) -> str:
+    return f"{place[0]}:{place[1]}"
+
+
+def _partition(name: str) -> Partition:
+    topic, _, number = name.rpartition(":")
+    return topic, int(number)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Tell what may pass from what is gone for good, in what Spark says of Kafka."""
+    try:
+        yield
+    except TailraceError:
+        raise
+    except (Py4JError, PySparkException) as error:
+        text = str(error)
+        said = " ".join(text.split())[:300]
+        if any(word in text for word in _LOST):
+            raise ResyncRequired(f"messages are gone that were still needed: {said}", _RESYNC) from error
+        if "kafka" in text.lower():
+            raise Retryable("kafka-unreachable", f"reading from Kafka failed: {said}") from error
+        raise

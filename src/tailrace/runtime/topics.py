@@ -1,0 +1,201 @@
+"""A pipeline whose source is a log already: topics of Kafka. What it has in place of a source and a pump.
+
+Options, PlatformConfig ──▶ topics, tables ──▶ format, log, dead letters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.apply.target import Target
+from tailrace.config.pipeline import PipelineConfig
+from tailrace.config.platform import PlatformConfig
+from tailrace.control import state
+from tailrace.control.checkpoints import Life
+from tailrace.control.dead_letters import DeadLetters
+from tailrace.control.lag import TargetLag
+from tailrace.core.errors import NotReady, Retryable
+from tailrace.core.offsets import least
+from tailrace.envelopes.custom import Custom
+from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.debezium_json import DebeziumJson
+from tailrace.envelopes.maxwell import Maxwell
+from tailrace.envelopes.message import Format
+from tailrace.log._broker import Broker
+from tailrace.log._registry import Registry
+from tailrace.log._settings import for_librdkafka, for_spark
+from tailrace.log.kafka import KafkaLog
+from tailrace.sources.kafka import Options, refuse_twins, tables_of
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What a log must know again after a restart, in a state file."""
+
+    path: Path
+
+    def load(self) -> dict[str, Any] | None:
+        return state.load(self.path)
+
+    def save(self, content: dict[str, Any]) -> None:
+        state.save(self.path, content)
+
+
+class Topics:
+    """The topics of one pipeline; nothing is connected before something is asked."""
+
+    def __init__(
+        self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
+    ) -> None:
+        if not isinstance(pipeline.source.options, Options):
+            raise TypeError("not a pipeline of topics")
+        self._pipeline = pipeline
+        self._options = pipeline.source.options
+        self._platform = platform.model_copy(update={"kafka": self._options.over(platform.kafka)})
+        self._folder = folder
+        self._spark = spark
+        self._logs: dict[str, KafkaLog] = {}
+        self._broker = Broker(for_librdkafka(self._platform.kafka), for_spark(self._platform.kafka))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The topics there are, as far as the pipeline names them; dead letters are not among them."""
+        try:
+            found = self._broker.names(self._options.topic_pattern or ".*")
+        except Retryable as error:
+            raise NotReady(error.code, str(error), error.hint) from error
+        letters = f".{self._platform.dlq.topic_suffix}"
+        if self._options.topics:
+            if missing := sorted(set(self._options.topics) - set(found)):
+                hint = "Create it, or mend source.topics. Topics are not created by reading."
+                raise NotReady("topic-missing", f'there is no topic "{missing[0]}"', hint)
+            return self._options.topics
+        chosen = tuple(name for name in found if not name.endswith(letters))
+        if not chosen:
+            raise NotReady(
+                "topic-missing",
+                f'no topic matches "{self._options.topic_pattern}"',
+                "Mend source.topic_pattern, or wait until the connector has made its topics.",
+            )
+        return chosen
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the tables that are named: by the pipeline, or by their topics. There may be others, see `open`."""
+        if self._pipeline.cdc.envelope == "custom":
+            return self.names
+        refuse_twins(self.names)
+        told = {*self._options.tables, *(table for sink in self._pipeline.enabled_sinks for table in sink.tables)}
+        return tuple(sorted({*told, *(() if self._options.tables else tables_of(self.names))}))
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The topics whose names do not tell a table: whatever their messages name is taken."""
+        if self._pipeline.cdc.envelope == "custom" or self._options.tables:
+            return ()
+        return tuple(name for name in self.names if not tables_of([name]))
+
+    def log(self, life: Life, target: str = "", warn: Callable[[str], None] = lambda _: None) -> KafkaLog:
+        """Return the log of `life`; every target reads the same."""
+        if life.log not in self._logs:
+            self._logs[life.log] = self._open_log(life)
+        return self._logs[life.log]
+
+    def begin(self, life: Life, target: Target, progress: int) -> None:
+        """Halt if a target without progress has marks beyond which the log begins: what lies between is gone."""
+        for table in life.tables if progress < 0 else ():
+            mark = target.mark(table)
+            if mark is not None and mark.log == life.log:
+                self.log(life).require(mark.offset)
+
+    def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
+        """Show how far the slowest target is to tools that ask Kafka for it."""
+        self.log(life).commit(self.group, least(reached.values()))
+
+    def head(self, life: Life | None) -> int:
+        """Return the last offsets that there are."""
+        return self.log(life or Life(1, "none")).head()
+
+    def _open_log(self, life: Life) -> KafkaLog:
+        return KafkaLog(
+            life.log,
+            life.epoch,
+            self._broker,
+            self.names,
+            self.tables(),
+            self._format(),
+            _File(self._folder / "topics" / f"{life.log}.json"),
+            self._spark,
+            self._platform.limits.max_event_bytes,
+            self.open,
+        )
+
+    def dead_letters(self) -> DeadLetters:
+        """Return where events go that can never be applied."""
+        kafka, dlq = self._platform.kafka, self._platform.dlq
+        return DeadLetters(
+            self._folder / "rejects",
+            for_librdkafka(kafka),
+            suffix=dlq.topic_suffix,
+            enabled=dlq.enabled,
+            limit=self._platform.limits.max_rejects,
+            headers=dlq.include_headers,
+            idempotent=kafka.enable_idempotence,
+            partitions=kafka.topic_num_partitions,
+            replicas=kafka.topic_replication_factor,
+        )
+
+    @property
+    def group(self) -> str:
+        """The consumer group under which the pipeline shows how far it is."""
+        return f"{self._platform.kafka.group_id}-{self._pipeline.pipeline_id}"
+
+    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
+        """Yield the first messages that the log still has, looked into; what is no change says why."""
+        piece = self.log(life).slice(-1, limit)
+        if piece is None:
+            return
+        try:
+            text = F.col("row").cast("string")
+            shown = piece.read(self._spark()).withColumn("row", F.when(text.startswith("{"), text))
+            columns = ("topic", "partition", "offset", "table", "op", "position", "changed_at", "row", "fate")
+            for row in shown.select(*columns).orderBy(*columns[:3]).toLocalIterator():
+                seen = row.asDict()
+                fate = seen.pop("fate")
+                yield {**seen, "status": "change" if fate is None else fate or "filtered"}
+        finally:
+            piece.release()
+
+    def lag(self, found: TargetLag) -> list[dict[str, object]]:
+        """Return how far a target is behind, by partition."""
+        rows: list[dict[str, object]] = []
+        for name, lag, have, last in found.partitions():
+            topic, _, number = name.rpartition(":")
+            if topic:
+                place: dict[str, object] = {"part": found.target, "topic": topic, "partition": int(number)}
+                rows.append({**place, "lag_events": lag, "upto": have, "head": last})
+        return rows
+
+    def _format(self) -> Format:
+        cdc = self._pipeline.cdc
+        if cdc.envelope == "maxwell":
+            return Maxwell()
+        if cdc.envelope == "custom":
+            return Custom(
+                cdc.op_field or "",
+                cdc.after_field or "",
+                cdc.key_field or "",
+                cdc.before_field or "",
+                cdc.ts_field or "",
+                cdc.op_map or {},
+            )
+        if self._options.value_format == "avro":
+            registry = Registry(self._platform.kafka.schema_registry_url, self._folder / "topics" / "avro")
+            return DebeziumAvro(registry.schema, self._options.unavailable_value)
+        return DebeziumJson(self._options.unavailable_value)

@@ -1,0 +1,334 @@
+"""The log of topics: what a slice is, what halts, what is put aside. Kafka is in memory here; tests/service has a real one."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.core.errors import Halt, ResyncRequired
+from tailrace.core.offsets import Offsets, covers
+from tailrace.envelopes.custom import Custom
+from tailrace.envelopes.maxwell import Maxwell
+from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.log.kafka import KafkaSlice
+from tests.topics_in_memory import Pipeline, total
+
+TOPIC, TABLE = "cdc.public.orders", "public.orders"
+
+
+def event(key: int, op: str, lsn: int, table: str = "orders", **row: Any) -> tuple[bytes, bytes]:
+    """Return key and value of a Debezium message without schema block."""
+    after = None if op in "dt" else {"id": key, **row}
+    before = {"id": key} if op == "d" else None
+    source = {
+        "connector": "postgresql",
+        "schema": "public",
+        "table": table,
+        "lsn": lsn,
+        "ts_ms": 1,
+        "snapshot": "false",
+    }
+    body = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1}
+    return json.dumps({"id": key}).encode(), json.dumps(body).encode()
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    made = MemoryCluster()
+    made.create(TOPIC, 2)
+    return made
+
+
+@pytest.fixture
+def pipeline(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE])
+
+
+def fill(cluster: MemoryCluster, keys: range, lsn: int = 1000, **row: Any) -> None:
+    for key in keys:
+        cluster.put(TOPIC, key % 2, *event(key, "c", lsn + key, **row))
+
+
+def test_an_empty_log_has_no_slice(pipeline: Pipeline) -> None:
+    assert pipeline.log.head() == -1
+    assert pipeline.log.slice(-1, 10) is None
+
+
+def test_slices_chain_share_out_and_end_at_the_head(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(20))
+    cluster.put(TOPIC, 0, *event(99, "c", 5))
+    log, at, sizes = pipeline.log, -1, []
+    while (piece := log.slice(at, 6)) is not None:
+        assert piece.after == at
+        assert covers(piece.upto, at)
+        sizes.append(piece.rows_of(TABLE))
+        assert sizes[-1] <= 6
+        at = piece.upto
+        piece.release()
+    assert at == log.head() == Offsets({f"{TOPIC}:0": 10, f"{TOPIC}:1": 9})
+    assert sum(sizes) == 21
+
+
+def test_a_slice_goes_no_further_than_it_was_told(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4))
+    head = pipeline.log.head()
+    fill(cluster, range(4, 10))
+    piece = pipeline.log.slice(-1, 100, head)
+    assert piece is not None
+    assert piece.upto == head
+    assert pipeline.log.slice(piece.upto, 100, head) is None
+
+
+def test_reading_a_slice_twice_gives_the_same_rows(
+    pipeline: Pipeline, cluster: MemoryCluster, spark: SparkSession
+) -> None:
+    fill(cluster, range(6))
+    piece = pipeline.log.slice(-1, 100)
+    assert isinstance(piece, KafkaSlice)
+    once, again = (piece.rows(spark.newSession(), TABLE).orderBy("partition", "offset").collect() for _ in range(2))
+    assert once == again
+    assert len(once) == 6
+    plan = piece.rows(spark.newSession(), TABLE)._jdf.queryExecution().executedPlan().toString()
+    assert "InMemoryTableScan" in plan, "the messages are read from Kafka again"
+    places = [(TOPIC, 1, 1), (TOPIC, 0, 2)]
+    found = {(row["topic"], row["partition"], row["offset"]) for row in piece.messages(spark, places).collect()}
+    assert found >= set(places)
+
+
+def test_partitions_added_later_are_read_from_their_beginning(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4))
+    pipeline.drain()
+    cluster.grow(TOPIC, 4)
+    cluster.put(TOPIC, 3, *event(50, "c", 2000))
+    pipeline.drain()
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1, 2, 3, 50]
+
+
+def test_a_topic_made_anew_halts(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4))
+    pipeline.drain()
+    cluster.create(TOPIC, 2)
+    fill(cluster, range(9))
+    with pytest.raises(ResyncRequired, match="made anew"):
+        pipeline.drain()
+
+
+def test_another_cluster_halts(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4))
+    pipeline.drain()
+    cluster.id = "another"
+    with pytest.raises(ResyncRequired, match="cluster"):
+        pipeline.drain()
+
+
+def test_expired_offsets_halt_and_what_was_read_may_expire(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4))
+    pipeline.drain()
+    cluster.expire(TOPIC, 0, 2)
+    fill(cluster, range(4, 10))
+    pipeline.drain(2)
+    cluster.expire(TOPIC, 0, 5)
+    for file in (pipeline.folder / "progress").iterdir():
+        file.unlink()
+    fill(cluster, range(10, 20))
+    mark = pipeline.target.mark(TABLE)
+    assert mark is not None
+    pipeline.log.require(mark.offset)
+    cluster.expire(TOPIC, 0, 8)
+    with pytest.raises(ResyncRequired, match="begins at offset 8"):
+        pipeline.log.require(mark.offset)
+
+
+def test_a_log_that_is_shorter_than_it_was_halts(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4))
+    with pytest.raises(ResyncRequired, match="ends before"):
+        pipeline.log.slice(Offsets({f"{TOPIC}:0": 7}), 10)
+
+
+def test_poison_is_put_aside_and_counted_while_good_rows_are_applied(
+    pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    fill(cluster, range(4), name="x")
+    key, good = event(9, "c", 9000, name="y")
+    poison: dict[str, bytes] = {
+        "malformed": b"{not json",
+        "not utf-8": b'{"op":"c\xff"}',
+        "avro": b"\x00\x00\x00\x00\x01\x02",
+        "unknown-op": good.replace(b'"op": "c"', b'"op": "z"'),
+        "unknown-table": event(1, "c", 1, table="strangers")[1],
+        "missing-image": good.replace(b'"after": {"id": 9, "name": "y"}', b'"after": null'),
+        "missing-position": good.replace(b'"lsn": 9000, ', b""),
+        "too-large": good.replace(b'"y"', b'"' + b"y" * 100_001 + b'"'),
+        "missing-key": good.replace(b'"op": "c"', b'"op": "d"').replace(b'"id": 9', b'"id": null'),
+        "absurd": good.replace(b'"ts_ms": 1,', b'"ts_ms": 9223372036854775807,').replace(b'"lsn": 9000, ', b""),
+        "number": b"42",
+        "list": b"[]",
+    }
+    for value in poison.values():
+        cluster.put(TOPIC, 0, None, value)
+    cluster.put(TOPIC, 1, key, None)
+    cluster.put(TOPIC, 1, key, good)
+    counts = pipeline.drain()
+    assert (total(counts, "rejected"), total(counts, "filtered"), total(counts, "applied")) == (len(poison), 1, 5)
+    assert total(counts, "read") == pipeline.log.head() + 1
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1, 2, 3, 9]
+    letters = [json.loads(path.read_text()) for path in (pipeline.folder / "rejects" / "box").glob("*.json")]
+    kinds = {letter["dlq.error_type"] for letter in letters}
+    known = {
+        "malformed",
+        "unknown-op",
+        "unknown-table",
+        "missing-image",
+        "missing-position",
+        "too-large",
+        "missing-key",
+    }
+    assert kinds == known
+    assert len(letters) == len(poison)
+
+
+def test_a_type_never_flips(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(2), price=1.5, note=None, big=2**60, tags=["a"], deep={"a": [1]})
+    pipeline.drain()
+    fill(cluster, range(2, 4), price=2, note="n", big=1, tags=[], deep={"a": [1], "b": 2})
+    pipeline.drain()
+    have = pipeline.target.have(TABLE)
+    assert have is not None
+    kinds = {column.name: column.type for column in have.columns}
+    assert kinds == {
+        "id": "bigint", "price": "double", "big": "bigint", "tags": "array<string>", "deep": "string", "note": "string",
+    }  # fmt: skip
+    assert [(row["price"], row["note"]) for row in pipeline.rows(TABLE)] == [
+        (1.5, None),
+        (1.5, None),
+        (2.0, "n"),
+        (2.0, "n"),
+    ]
+    assert json.loads(pipeline.rows(TABLE)[3]["deep"]) == {"a": [1], "b": 2}
+    fill(cluster, range(4, 6), big="text")
+    with pytest.raises(Halt, match="was bigint in every message before"):
+        pipeline.drain()
+
+
+def test_a_truncate_before_any_row_is_nothing_to_learn_from(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    cluster.put(TOPIC, 0, None, event(0, "t", 5)[1])
+    assert total(pipeline.drain(), "applied") == 1
+    fill(cluster, range(2), name="x")
+    pipeline.drain()
+    cluster.put(TOPIC, 0, None, event(0, "t", 5000)[1])
+    cluster.put(TOPIC, 0, *event(7, "c", 5001, name="y"))
+    pipeline.drain()
+    assert pipeline.rows(TABLE) == [{"id": 7, "name": "y"}]
+
+
+def test_many_tables_in_one_topic(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], ["public.orders", "public.items"])
+    fill(cluster, range(3), name="order")
+    for key in range(2):
+        cluster.put(TOPIC, 0, *event(key, "c", 10 + key, table="items", size=key))
+    pipeline.drain()
+    assert len(pipeline.rows("public.orders")) == 3
+    assert [row["size"] for row in pipeline.rows("public.items")] == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_redelivery_over_partitions_converges(
+    seed: int, cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    expected: dict[int, str] = {}
+    sent: list[tuple[int, tuple[bytes, bytes]]] = []
+    for lsn in range(1, 60):
+        key = dice.randrange(6)
+        if dice.random() < 0.3:
+            expected.pop(key, None)
+            made = event(key, "d", lsn)
+        else:
+            expected[key] = f"v{lsn}"
+            made = event(key, "u", lsn, name=expected[key])
+        sent.append((key % 2, made))
+        cluster.put(TOPIC, key % 2, *made)
+        if dice.random() < 0.15:
+            # A connector that starts again sends a suffix again, in its order.
+            for partition, message in sent[-dice.randrange(1, 12) :]:
+                cluster.put(TOPIC, partition, *message)
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE])
+    for max_rows in (dice.randrange(5, 20), 1000):
+        counts = pipeline.drain(max_rows)
+    assert counts == []
+    assert {row["id"]: row["name"] for row in pipeline.rows(TABLE)} == expected
+
+
+def test_maxwell(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    def put(kind: str, data: dict[str, Any] | None, **more: Any) -> None:
+        key = json.dumps({"database": "shop", "table": "items", "pk.id": (data or {}).get("id")}).encode()
+        body = {"database": "shop", "table": "items", "type": kind, "ts": 1700000000, "data": data, **more}
+        cluster.put(TOPIC, 0, key, json.dumps(body).encode())
+
+    put("bootstrap-start", None)
+    put("bootstrap-insert", {"id": 1, "name": "a"})
+    put("bootstrap-insert", {"id": 2, "name": "b"})
+    put("bootstrap-complete", None)
+    put("insert", {"id": 3, "name": "c"}, xid=7, xoffset=0)
+    put("update", {"id": 3, "name": "d"}, xid=7, commit=True, old={"name": "c"})
+    put("delete", {"id": 1, "name": "a"}, xid=8, commit=True)
+    put("update", {"id": 3, "name": "stale"}, xid=6, commit=True)
+    put("update", {"id": 3, "name": "nowhere"})
+    put("insert", {"id": 4, "name": "e"}, xid=9, commit=True)
+    put("update", {"id": 5, "name": "e"}, xid=10, commit=True, old={"id": 4})
+    put("table-alter", {"id": 3})
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], ["shop.items"], Maxwell())
+    counts = pipeline.drain()
+    assert pipeline.rows("shop.items") == [{"id": 2, "name": "b"}, {"id": 3, "name": "d"}, {"id": 5, "name": "e"}]
+    assert (total(counts, "filtered"), total(counts, "rejected")) == (2, 2)
+
+
+def test_maxwell_goes_by_the_place_in_the_binlog_where_it_is_sent(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, place in (("a", "master.000009:400"), ("c", "master.000010:90"), ("b", "master.000010:80")):
+        body = {
+            "database": "shop",
+            "table": "items",
+            "type": "update",
+            "ts": 1,
+            "position": place,
+            "data": {"id": 1, "name": name},
+        }
+        cluster.put(TOPIC, 0, b'{"pk.id":1}', json.dumps(body).encode())
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], ["shop.items"], Maxwell())
+    pipeline.drain()
+    assert pipeline.rows("shop.items") == [{"id": 1, "name": "c"}]
+
+
+def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    words = {"INSERT": "c", "UPDATE": "u", "DELETE": "d"}
+    envelope = Custom("action", "new_state", "new_state.id", "old_state", "meta.changed_at", words)
+
+    def put(action: str, old: Any, new: Any, at: Any) -> None:
+        body = {"action": action, "old_state": old, "new_state": new, "meta": {"changed_at": at}}
+        cluster.put(TOPIC, 0, None, json.dumps(body).encode())
+
+    put("INSERT", None, {"id": 1, "name": "a"}, 1700000000)
+    put("INSERT", None, {"id": 2, "name": "b"}, 1700000000)
+    put("UPDATE", {"id": 1}, {"id": 1, "name": "late"}, 1699999999999)
+    put("UPDATE", {"id": 1}, {"id": 1, "name": "same time, later in the log"}, 1700000000000)
+    put("DELETE", {"id": 2, "name": "b"}, None, "2023-11-14T22:13:21Z")
+    put("INSERT", None, {"id": 4, "name": "c"}, 1700000003)
+    put("UPDATE", {"id": 4}, {"id": 5, "name": "moved"}, 1700000004)
+    put("DELETE", None, None, 1700000005)
+    put("REPLACE", None, {"id": 3}, 1700000005)
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TOPIC], envelope)
+    counts = pipeline.drain()
+    assert pipeline.rows(TOPIC) == [{"id": 1, "name": "same time, later in the log"}, {"id": 5, "name": "moved"}]
+    assert total(counts, "rejected") == 2
+
+
+def test_the_group_is_shown_where_the_slowest_target_is(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    pipeline.log.commit("group", Offsets({f"{TOPIC}:0": 4, f"{TOPIC}:1": -1, "other:0": 9}))
+    assert cluster.committed["group"] == {(TOPIC, 0): 5, (TOPIC, 1): 0}

@@ -1,0 +1,97 @@
+"""A pipeline of topics without a server: Kafka in memory, a target in memory, the real log, fold and drain between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+
+from tailrace.control.progress import Progress
+from tailrace.control.rejects import Rejects
+from tailrace.core.table import Evolution
+from tailrace.envelopes.debezium_json import DebeziumJson
+from tailrace.envelopes.message import Format
+from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.log.kafka import KafkaLog
+from tailrace.runtime.drain import Drain, Pace, drain
+from tailrace.runtime.fold import Choice, Counts, Fold, Rules
+from tailrace.runtime.report import Silent
+from tailrace.targets.memory import MemoryTarget, State
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Kept:
+    """A memory of a log that outlives the log."""
+
+    content: dict[str, Any] | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        return self.content
+
+    def save(self, content: dict[str, Any]) -> None:
+        self.content = content
+
+
+@dataclass
+class Pipeline:
+    """What a process has; `again` is the next process."""
+
+    spark: SparkSession
+    folder: Path
+    cluster: MemoryCluster
+    topics: Sequence[str]
+    tables: Sequence[str]
+    envelope: Format = field(default_factory=DebeziumJson)
+    keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    evolution: Evolution = Evolution.ALTER
+    memory: Kept = field(default_factory=Kept)
+    state: State = field(default_factory=State)
+
+    @property
+    def log(self) -> KafkaLog:
+        return KafkaLog(
+            "log", 1, self.cluster, self.topics, self.tables, self.envelope, self.memory, lambda: self.spark, 100_000
+        )
+
+    @property
+    def target(self) -> MemoryTarget:
+        return MemoryTarget("box", spark_session=self.spark, pipeline_id="p", state=self.state)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.folder / "progress")
+
+    @property
+    def rejects(self) -> Rejects:
+        return Rejects(self.folder / "rejects", enabled=True, limit=1000)
+
+    def drain(self, max_rows: int = 100_000) -> list[Counts]:
+        """Drain to the head; return the counts of every table of every slice."""
+        log = self.log
+        rules = Rules("scd1", self.evolution, 100_000)
+        fold = Fold(lambda: self.spark, log, self.target, rules, self.rejects, Silent())
+        choices = {table: Choice(table, self.keys.get(table, ())) for table in self.tables}
+        work = Drain("box", log, fold, choices, self.progress, Pace(max_rows, 0.0, 1), Silent())
+
+        def once(step: Callable[[], Result]) -> Result:
+            return step()
+
+        return [count for _, counts in drain(work, threading.Event(), once, log.head()) for count in counts]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the target's rows of `table`, by key."""
+        kept = self.target.have(table)
+        if kept is None:
+            return []
+        return sorted(self.target.rows(table), key=lambda row: [str(row[key]) for key in kept.keys])
+
+
+def total(counts: Sequence[Counts], name: str) -> int:
+    """Return the sum of one figure over all tables and slices."""
+    return sum(getattr(count, name) for count in counts)

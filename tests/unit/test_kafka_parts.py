@@ -1,0 +1,222 @@
+"""The parts of reading topics that need neither Spark nor a server: shares, types, keys, settings."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.config.model import Secret
+from tailrace.config.platform import KafkaConfig
+from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired
+from tailrace.core.offsets import Offsets
+from tailrace.core.table import Column, Table
+from tailrace.envelopes import connect
+from tailrace.envelopes.custom import Custom
+from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.maxwell import Maxwell
+from tailrace.envelopes.message import Sample, keys_in
+from tailrace.log._inferred import widened
+from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.log._settings import for_librdkafka, for_spark
+from tailrace.log.kafka import KafkaLog, cut
+from tailrace.sources.kafka import refuse_twins, tables_of
+from tests.topics_in_memory import Kept
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_cut_takes_a_beginning_of_each_partition_and_goes_on(seed: int) -> None:
+    dice = random.Random(seed)
+    available = {("t", n): (start := dice.randrange(50), start + dice.randrange(1, 40)) for n in range(5)}
+    max_rows = dice.randrange(1, 60)
+    chosen = cut(available, max_rows)
+    sizes = [end - start for start, end in chosen.values()]
+    assert 0 < sum(sizes) <= max_rows
+    assert all(size > 0 for size in sizes)
+    for place, (start, end) in chosen.items():
+        assert start == available[place][0]
+        assert end <= available[place][1]
+
+
+def test_a_cut_of_everything_is_everything() -> None:
+    available = {("t", 0): (3, 9), ("t", 1): (0, 4)}
+    assert cut(available, 10) == available
+
+
+def field(kind: str, **more: Any) -> dict[str, Any]:
+    return {"field": "c", "type": kind, "optional": True, **more}
+
+
+@pytest.mark.parametrize(
+    ("described", "kind", "encoding"),
+    [
+        (field("int16"), "smallint", ""),
+        (field("float"), "float", ""),
+        (field("bytes"), "binary", "base64"),
+        (field("int32", name="io.debezium.time.Date"), "date", "date-days"),
+        (field("int64", name="io.debezium.time.Timestamp"), "timestamp_ntz", "timestamp-millis"),
+        (field("int64", name="io.debezium.time.NanoTimestamp"), "timestamp_ntz", "timestamp-nanos"),
+        (field("int32", name="io.debezium.time.Year"), "int", ""),
+        (field("string", name="io.debezium.data.Json"), "string", ""),
+        (field("string", name="io.debezium.data.Enum", parameters={"allowed": "a"}), "string", ""),
+        (field("array", items={"type": "int64", "optional": True}), "array<bigint>", ""),
+        (
+            field("array", items={"type": "int32", "name": "io.debezium.time.Date"}),
+            "array<date>",
+            "array:date-days",
+        ),
+        (field("map", keys={"type": "string"}, values={"type": "int32"}), "map<string,int>", ""),
+        (field("struct", name="io.debezium.data.VariableScaleDecimal", fields=[]), "string", "decimal-variable"),
+        (
+            field(
+                "bytes",
+                name="org.apache.kafka.connect.data.Decimal",
+                parameters={"scale": "2", "connect.decimal.precision": "9"},
+            ),
+            "decimal(9,2)",
+            "decimal-bytes:2",
+        ),
+        (
+            field("bytes", name="org.apache.kafka.connect.data.Decimal", parameters={"scale": "2"}),
+            "string",
+            "decimal-bytes:2",
+        ),
+        (
+            field(
+                "string",
+                parameters={
+                    "__debezium.source.column.type": "NUMERIC",
+                    "__debezium.source.column.length": "9",
+                    "__debezium.source.column.scale": "2",
+                },
+            ),
+            "decimal(9,2)",
+            "decimal-text",
+        ),
+    ],
+)
+def test_a_type_of_connect_is_one_of_ours(described: dict[str, Any], kind: str, encoding: str) -> None:
+    (column,) = connect.table_of("t", [described], ()).columns
+    assert (column.type, column.encoding, column.nullable) == (kind, encoding, True)
+
+
+def test_a_type_that_no_table_holds_halts_with_its_column() -> None:
+    with pytest.raises(Halt, match=r'column "c" of table "t" is a io\.debezium\.data\.geometry\.Point') as halt:
+        connect.table_of("t", [field("struct", name="io.debezium.data.geometry.Point", fields=[])], ())
+    assert halt.value.code == "unsupported-type"
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        (b'{"b":1,"a":2}', ("b", "a")),
+        (b'{"schema":{"fields":[]},"payload":{"id":1}}', ("id",)),
+        (b'{"schema":null,"payload":{"id":1}}', ("id",)),
+        (b'{"schema":1}', ("schema",)),
+        (b"7", ()),
+        (b"text", ()),
+        (b"", ()),
+        (None, ()),
+    ],
+)
+def test_a_key_in_json_names_its_columns(key: bytes | None, names: tuple[str, ...]) -> None:
+    assert keys_in(key) == names
+
+
+def test_other_formats_know_their_keys_too() -> None:
+    assert Maxwell().keys(Sample("t", b'{"database":"d","table":"t","pk.a":1,"pk.b":2}', None)) == ("a", "b")
+    assert Custom("op", "new", "new.state.id").keys(Sample("t", None, None)) == ("id",)
+    avro = DebeziumAvro(lambda number: {"fields": [{"name": f"k{number}"}]})
+    assert avro.keys(Sample("t", b"\0\0\0\1\2\6", None)) == ("k258",)
+    assert avro.keys(Sample("t", b'{"id":1}', None)) == ("id",)
+
+
+def test_a_table_is_what_its_topic_ends_in() -> None:
+    assert tables_of(["cdc.public.orders", "a.b.public.items"]) == ("public.items", "public.orders")
+
+
+HAVE = Table(
+    "t", (Column("a", "bigint"), Column("b", "double"), Column("c", "string"), Column("d", "array<double>")), ("a",)
+)
+
+
+def test_inferred_types_only_widen() -> None:
+    now = widened(HAVE, {"b": "bigint", "c": "boolean", "d": "array<bigint>", "e": "boolean"}, "t", ())
+    assert [(column.name, column.type) for column in now.columns] == [
+        ("a", "bigint"),
+        ("b", "double"),
+        ("c", "string"),
+        ("d", "array<double>"),
+        ("e", "boolean"),
+    ]
+    assert now.keys == ("a",)
+
+
+@pytest.mark.parametrize("found", [{"a": "double"}, {"a": "string"}, {"b": "boolean"}, {"d": "string"}])
+def test_an_inferred_type_that_flips_halts(found: dict[str, str]) -> None:
+    with pytest.raises(Halt) as halt:
+        widened(HAVE, found, "t", ())
+    assert halt.value.code == "type-changed"
+
+
+def test_settings_in_the_words_of_both_clients(tmp_path: Path) -> None:
+    for name in ("ca", "certificate", "key"):
+        (tmp_path / name).write_text(f"-- {name} --")
+    config = KafkaConfig.model_validate(
+        {
+            "bootstrap_servers": "b:1",
+            "security_protocol": "SASL_SSL",
+            "auth_mechanism": "sasl_scram_512",
+            "sasl_username": 'a"b',
+            "sasl_password": Secret("c\\d"),
+            "ssl_ca_location": tmp_path / "ca",
+            "ssl_certificate_location": tmp_path / "certificate",
+            "ssl_key_location": tmp_path / "key",
+        }
+    )
+    native, java = for_librdkafka(config), for_spark(config)
+    assert (native["sasl.mechanism"], native["sasl.username"], native["sasl.password"]) == (
+        "SCRAM-SHA-512",
+        'a"b',
+        "c\\d",
+    )
+    assert java["kafka.sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="a\\"b" password="c\\\\d";'
+    )
+    assert java["kafka.ssl.truststore.certificates"] == "-- ca --"
+    assert java["kafka.ssl.keystore.key"] == "-- key --"
+    plain = KafkaConfig()
+    assert for_librdkafka(plain) == {"bootstrap.servers": "localhost:9092", "security.protocol": "PLAINTEXT"}
+
+
+def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="needs a user and a password"):
+        for_spark(KafkaConfig.model_validate({"auth_mechanism": "sasl_plain"}))
+    with pytest.raises(NotReady, match="cannot be read"):
+        for_spark(KafkaConfig.model_validate({"ssl_ca_location": tmp_path / "nowhere"}))
+
+
+def test_two_databases_do_not_share_a_table() -> None:
+    refuse_twins(["shop.public.orders", "shop.public.parts", "everything", "all"])
+    with pytest.raises(Misconfigured) as refused:
+        refuse_twins(["one.public.orders", "two.public.orders"])
+    assert refused.value.code == "name-collision"
+
+
+def test_a_partition_that_is_added_halts_where_only_offsets_order_changes() -> None:
+    def log(ts_field: str) -> KafkaLog:
+        cluster = MemoryCluster()
+        cluster.create("items", 1)
+        cluster.put("items", 0, b"1", b"{}")
+        made = KafkaLog(
+            "log", 1, cluster, ["items"], ["items"], Custom("op", "row", "row.id", "", ts_field), Kept(), None
+        )
+        made.require(Offsets({"items:0": 0}))
+        cluster.grow("items", 2)
+        return made
+
+    log("at").require(Offsets({"items:0": 0}))
+    with pytest.raises(ResyncRequired, match="ordered by offset alone"):
+        log("").require(Offsets({"items:0": 0}))
