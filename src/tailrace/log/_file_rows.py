@@ -1,0 +1,130 @@
+"""The rows of some files, read by Spark: each with its file, the stretch of the file it was read in, and a number.
+
+Files that are written alike are read together. The number grows within a stretch, which one task reads from its
+beginning to its end, so numbers and counts together say which row of its file a row is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tailrace.core.feed import Entry
+from tailrace.core.table import Table
+from tailrace.envelopes._values import quoted
+from tailrace.envelopes.flat import Flat
+from tailrace.log._inferred import inferred, widened
+
+_CORRUPT = "_cdc_corrupt"
+_ALIKE = tuple[str, bool, bool]
+
+
+class Rows:
+    """Reads files of one feed."""
+
+    def __init__(self, spark: SparkSession, root: Path, kind: str, encoding: str, max_row_bytes: int) -> None:
+        self._spark = spark
+        self._root = root
+        self._kind = kind
+        self._encoding = encoding
+        self._max_row_bytes = max_row_bytes
+
+    def uri(self, name: str) -> str:
+        """Return the name that Spark gives a file."""
+        context: Any = self._spark.sparkContext
+        path = context._jvm.org.apache.spark.paths.SparkPath.fromPathString(f"file:{self._root / name}")
+        return str(path.urlEncoded())
+
+    def absent(self, entry: Entry, envelope: Flat) -> str:
+        """Say which column a file lacks; of JSON it is not known before it is read."""
+        if self._kind == "csv":
+            return envelope.missing(json.loads(entry.content.header))
+        return ""
+
+    def kinds(self, entries: Sequence[Entry]) -> dict[str, str]:
+        """Return the columns that files have, with their types, as far as the files tell them."""
+        found: dict[str, str] = {}
+        for (header, _, _), alike in _alike(entries):
+            if self._kind == "csv":
+                found |= dict.fromkeys(json.loads(header), "string")
+            elif self._kind == "ndjson":
+                found |= inferred(self._lines(alike).select("value"))
+            else:
+                table = widened(None, found, "files", ())
+                more = {f.name: f.dataType.simpleString() for f in self._parquet(alike).schema}
+                found = {c.name: c.type for c in widened(table, more, "files", ()).columns}
+        return found
+
+    def opened(self, entries: Sequence[Entry], envelope: Flat, table: Table) -> DataFrame:
+        """Return the rows of `entries`, opened; see `Flat` for the columns."""
+        parts = []
+        for (header, whole, damaged), alike in _alike(entries):
+            if self._kind == "csv":
+                names = json.loads(header)
+                parts.append(envelope.from_texts(self._texts(alike, names, whole=whole), names, table, damaged=damaged))
+            elif self._kind == "ndjson":
+                parts.append(envelope.from_lines(self._lines(alike), table, damaged=damaged))
+            else:
+                read = self._parquet(alike)
+                kinds = {f.name: f.dataType.simpleString() for f in read.schema}
+                raw = F.struct(*(F.col(quoted(name)) for name in kinds)).alias("raw")
+                parts.append(envelope.from_values(read.select(*_where(), raw), kinds, table))
+        return reduce(DataFrame.unionByName, parts)
+
+    def _texts(self, entries: Sequence[Entry], names: Sequence[str], *, whole: bool) -> DataFrame:
+        columns = [StructField(f"c{n}", StringType()) for n in range(len(names))]
+        read = (
+            self._reader()
+            .schema(StructType([*columns, StructField(_CORRUPT, StringType())]))
+            .options(
+                header="true",
+                encoding=self._encoding,
+                escape='"',
+                multiLine=str(whole).lower(),
+                columnNameOfCorruptRecord=_CORRUPT,
+                maxCharsPerColumn=str(self._max_row_bytes),
+                maxColumns=str(len(names) + 100),
+            )
+            .csv(self._paths(entries))
+        )
+        raw = F.struct(*(F.col(f"c{n}").alias(name) for n, name in enumerate(names))).alias("raw")
+        return read.select(*_where(), raw, F.col(_CORRUPT).alias("corrupt"))
+
+    def _lines(self, entries: Sequence[Entry]) -> DataFrame:
+        read = self._reader().option("lineSep", "\n").text(self._paths(entries))
+        return read.where(F.trim(F.col("value"), F.lit(" \t\r")) != "").select(*_where(), "value")
+
+    def _parquet(self, entries: Sequence[Entry]) -> DataFrame:
+        return self._reader().parquet(*self._paths(entries))
+
+    def _reader(self) -> DataFrameReader:
+        # A name may hold what would be a pattern.
+        return self._spark.read.option("__globPaths__", "false")
+
+    def _paths(self, entries: Sequence[Entry]) -> list[str]:
+        return [f"file:{self._root / entry.name}" for entry in entries]
+
+
+def _where() -> list[Any]:
+    return [
+        F.col("_metadata.file_path").alias("file"),
+        F.col("_metadata.file_block_start").alias("block"),
+        F.monotonically_increasing_id().alias("id"),
+    ]
+
+
+def _alike(entries: Iterable[Entry]) -> list[tuple[_ALIKE, list[Entry]]]:
+    """Return files by how they are written, in a fixed order; a file that is asked for twice is there once."""
+
+    def kind(entry: Entry) -> _ALIKE:
+        return entry.content.header, entry.content.whole, entry.content.damaged
+
+    return [(key, list({e.name: e for e in group}.values())) for key, group in groupby(sorted(entries, key=kind), kind)]

@@ -1,0 +1,399 @@
+"""A change log that somebody else fills: files of changes in a directory, each taken once and for good.
+
+    list  ->  examine (hash, header)  ->  enter into the catalogue  ->  cut  ->  read once, open, keep, count
+
+A place in this log is an offset: each file has a range of them, given when it is entered and never again. What a file
+is stands in the catalogue, how far a target is stands in the target, so a slice may be read again, and a file that is
+no longer what it was halts. The rows of a slice are read once and kept; a file with too many bad rows is left out of
+the slice whole. Where a row lies in its file is found by counting: the rows of a stretch of a file are read in order.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.core.errors import Halt, ResyncRequired, Retryable
+from tailrace.core.feed import Entry, Outcome, Seen
+from tailrace.core.position import Phase
+from tailrace.core.table import Table, table_from_json
+from tailrace.envelopes.flat import Flat
+from tailrace.log._file_rows import Rows
+from tailrace.log._inferred import widened
+from tailrace.log._intake import Catalogue, Feed, Intake, changed
+from tailrace.log.slice import Contents, Slice
+
+_MOST_FILES = 1000
+"""In one slice: what is known of a file takes memory."""
+STALE = timedelta(seconds=60)
+"""A claim whose owner was not heard of for so long may be taken over."""
+_LATER = "replaced: the file was asked for again, and is read further on"
+_RESYNC = (
+    "Rows would be missing if it went on. Put it back as it was; it then goes on. If that cannot be done, run "
+    "cdc undeploy <file> and then cdc run <file>, which reads the feed from its beginning. Nothing was changed."
+)
+
+
+@dataclass(frozen=True)
+class FileSlice(Slice):
+    """A slice whose rows were opened and are kept under a name."""
+
+    drop: Callable[[], None] = lambda: None
+
+    def rows(self, spark: SparkSession, topic: str, fingerprint: str | None = None) -> DataFrame:
+        """Return the kept rows; there is one table."""
+        return self.read(spark)
+
+    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
+        """Return the rows at `places` as the files have them: a line of JSON, or the values of a row as JSON."""
+        wanted = F.col("offset").isin(sorted({offset for _, _, offset in places}))
+        topic = next(iter(places))[0] if places else ""
+        text = F.coalesce("text", F.to_json("row"))
+        return (
+            self.read(spark)
+            .where(wanted)
+            .select(
+                F.lit(topic).alias("topic"),
+                F.lit(0).alias("partition"),
+                "offset",
+                F.lit(None).cast("binary").alias("key"),
+                text.cast("binary").alias("value"),
+                F.lit(None).cast("timestamp").alias("timestamp"),
+                F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
+            )
+        )
+
+    def release(self) -> None:
+        """Forget the kept rows."""
+        self.drop()
+
+
+class FileLog:
+    """A feed, as the log that one target reads."""
+
+    ordered = False
+    """A file may come late, and one that failed may be asked for again."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        feed: Feed,
+        envelope: Flat,
+        catalogue: Catalogue,
+        spark: Callable[[], SparkSession],
+        target: str = "",
+        run_id: str = "",
+        warn: Callable[[str], None] = lambda _: None,
+        stale: timedelta = STALE,
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.envelope = envelope
+        self._feed = feed
+        self._intake = Intake(feed, catalogue)
+        self._catalogue = catalogue
+        self._spark = spark
+        self._target = target
+        self._run_id = run_id
+        self._warn = warn
+        self._stale = stale
+        self._worker = f"{here()}{uuid.uuid4().hex[:12]}"
+        self._tables: dict[str, Table] = {}
+        self._session: SparkSession | None = None
+        self._lock = threading.RLock()
+
+    # -- which files there are
+
+    def head(self) -> int:
+        """Take in the files that are there and whole; return the last offset that they have."""
+        self._intake.scan()
+        return self._catalogue.head()
+
+    def require(self, place: int) -> None:
+        """Halt if the catalogue does not reach up to `place`: it is not the one that was read."""
+        if place > (head := self._catalogue.head()):
+            raise ResyncRequired(
+                f"the catalogue of the feed ends at offset {head}, and a target was read up to {place}",
+                "It is not the one that was in use. Restore control.root, or run cdc undeploy and then cdc run.",
+            )
+
+    # -- what a slice holds
+
+    def slice(self, after: int, max_rows: int, upto: int | None = None) -> FileSlice | None:
+        """Return the next files behind `after`, of about `max_rows` rows together; at least one."""
+        if upto is None and self._intake.is_time():
+            self._intake.scan()
+        self.require(after)
+        entries = self._catalogue.after(after, self._catalogue.head() if upto is None else upto, _MOST_FILES)
+        chosen = [e for e in entries if e.last - entries[0].first < max_rows] or entries[:1]
+        if not chosen:
+            return None
+        if not self._catalogue.claim(self._target, [e.number for e in chosen], self._worker, self._run_id, self._stale):
+            raise Retryable(
+                "file-claimed",
+                f'another process is at work on file "{chosen[0].name}"',
+                after=self._stale.total_seconds(),
+            )
+        beat = _Heart(
+            lambda: self._catalogue.beat(self._target, self._worker),
+            lambda: self._catalogue.abandon(self._target, self._worker),
+            max(self._stale.total_seconds() / 4, 1.0),
+        )
+        try:
+            return self._open(after, chosen, beat)
+        except BaseException:
+            beat.stop()
+            raise
+
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`: nobody tells us that a file has come."""
+        time.sleep(seconds)
+
+    def schema(self, fingerprint: str) -> Table:
+        """Return the table schema that rows with `fingerprint` were written with."""
+        return self._tables[fingerprint]
+
+    def commit(self, group: str, place: int) -> None:
+        """Do nothing: there is nobody to tell."""
+
+    def _open(self, after: int, entries: list[Entry], beat: _Heart) -> FileSlice:
+        good, outcomes = [], []
+        repeated = self._catalogue.repeated([entry.number for entry in entries])
+        for entry in entries:
+            if entry.number in repeated:
+                outcomes.append(Outcome(entry.number, problem=_LATER))
+                continue
+            problem = entry.content.problem or self._gone_or_changed(entry)
+            if problem:
+                outcomes.append(Outcome(entry.number, problem=problem))
+            else:
+                good.append(entry)
+        try:
+            piece, found = self._read(after, entries[-1].last, good, beat.stop)
+        except (Py4JError, PySparkException) as error:
+            self._refuse_broken_spark(error)
+            if len(entries) > 1:
+                # One of them is at fault; which, is found by halving.
+                return self._open(after, entries[: len(entries) // 2], beat)
+            said = " ".join(str(error).split())[:300]
+            broken = Outcome(entries[0].number, problem=f"malformed: the file cannot be read: {said}")
+            piece, found = self._read(after, entries[-1].last, [], beat.stop)
+            outcomes.append(broken)
+        try:
+            self._note(entries, [*outcomes, *found])
+        except BaseException:
+            piece.release()
+            raise
+        return piece
+
+    def _note(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
+        self._catalogue.found(self._target, outcomes)
+        names = {entry.number: entry.name for entry in entries}
+        for outcome in outcomes:
+            if not outcome.problem or outcome.problem == _LATER:
+                continue
+            text = f'nothing of file "{names[outcome.number]}" is applied: {outcome.problem}'
+            if self._feed.directory.order == "manifest":
+                hint = "In the order of manifests no file is passed over. Have it mended, and run cdc files requeue."
+                raise Halt("file-failed", text, hint)
+            self._warn(text)
+
+    def _gone_or_changed(self, entry: Entry) -> str:
+        """Halt if a file is not what it was; say why it is passed over, if a newer one takes its place."""
+        path = self._feed.directory.path / entry.name
+        try:
+            state = path.lstat()
+        except OSError as error:
+            raise ResyncRequired(f'file "{entry.name}" is gone, and was not yet applied', _RESYNC) from error
+        if (state.st_size, state.st_mtime_ns) == (entry.size, entry.modified_ns):
+            return ""
+        content = self._feed.examine(entry.name)
+        if content.sha256 == entry.content.sha256:
+            self._catalogue.touched(entry.number, Seen(entry.name, state.st_size, state.st_mtime_ns, entry.order))
+            return ""
+        newer = self._catalogue.latest(entry.name)
+        if self._feed.on_change == "apply" or (newer is not None and newer.number > entry.number):
+            return "replaced: the file was replaced by another one before it was read"
+        raise changed(entry, content)
+
+    def _read(
+        self, after: int, upto: int, entries: Sequence[Entry], stop: Callable[[], None]
+    ) -> tuple[FileSlice, list[Outcome]]:
+        spark = self._own_session()
+        rows = Rows(spark, self._feed.directory.path, self._feed.kind, self._feed.encoding, self._feed.max_row_bytes)
+        absent = {e.number: problem for e in entries if (problem := rows.absent(e, self.envelope))}
+        outcomes = [Outcome(number, problem=problem) for number, problem in absent.items()]
+        entries = [entry for entry in entries if entry.number not in absent]
+        if not entries:
+            stop()
+            return FileSlice(after, upto, Contents(), lambda session: session.createDataFrame([], "x int")), outcomes
+        table = self._learn(rows, entries)
+        kept = rows.opened(entries, self.envelope, table).persist(StorageLevel.MEMORY_AND_DISK)
+        view = f"tailrace_slice_{uuid.uuid4().hex}"
+
+        def drop() -> None:
+            stop()
+            with suppress(Py4JError, PySparkException):
+                spark.catalog.dropGlobalTempView(view)
+                kept.unpersist()
+
+        try:
+            stretches = _stretches(kept)
+            for entry in entries:
+                self._refuse_changing(entry)
+            found, places, lowest = self._located(rows, entries, stretches)
+            where = spark.createDataFrame(places or [("", 0, 0, 0, "", "")], _PLACES)
+            kept.join(F.broadcast(where), ["file", "block"]).withColumns(
+                {"number": F.col("id") + F.col("shift"), "offset": F.col("id") + F.col("shift") + F.col("first")}
+            ).createGlobalTempView(view)
+        except BaseException:
+            drop()
+            raise
+        fingerprint = table.fingerprint()
+        self._tables[fingerprint] = table
+        count = sum(outcome.rows for outcome in found if not outcome.problem)
+        topic = self.envelope.table
+        contents = Contents({(topic, fingerprint): count}, {}, {topic: lowest}) if count else Contents()
+        piece = FileSlice(after, upto, contents, lambda session: session.table(f"global_temp.{view}"), drop)
+        return piece, [*outcomes, *found]
+
+    def _located(
+        self, rows: Rows, entries: Sequence[Entry], stretches: Sequence[Row]
+    ) -> tuple[list[Outcome], list[tuple[object, ...]], str]:
+        """Say what each file holds, and where the rows of its stretches lie; files that fail are left out."""
+        by_file: dict[str, list[Row]] = {}
+        for stretch in stretches:
+            by_file.setdefault(stretch["file"], []).append(stretch)
+        outcomes: list[Outcome] = []
+        places: list[tuple[object, ...]] = []
+        lowest: list[str] = []
+        for entry in entries:
+            uri = rows.uri(entry.name)
+            mine = sorted(by_file.get(uri, []), key=lambda stretch: stretch["block"])
+            count, bad = sum(s["count"] for s in mine), sum(s["bad"] for s in mine)
+            problem = ""
+            if bad > self._feed.max_reject_fraction * count:
+                example = min(s["problem"] for s in mine if s["problem"])
+                problem = f"too-many-bad-rows: {bad} of {count} rows are bad, one with {example}"
+            elif count > entry.last - entry.first + 1:
+                raise Halt(
+                    "miscounted",
+                    f'file "{entry.name}" has {count} rows, more than lines',
+                    "This is a defect: please report it.",
+                )
+            outcomes.append(Outcome(entry.number, count, bad, problem))
+            if problem:
+                continue
+            before = 0
+            for stretch in mine:
+                places.append((uri, stretch["block"], before - stretch["least"], entry.first, entry.order, entry.name))
+                before += stretch["count"]
+            lowest += [f"{s['lowest']}.{entry.order}" for s in mine if s["lowest"] is not None]
+        return outcomes, places, f"{self.epoch:04x}.{Phase.CHANGE:d}.{min(lowest, default='')}"
+
+    def _refuse_changing(self, entry: Entry) -> None:
+        state = (self._feed.directory.path / entry.name).lstat()
+        have = self._catalogue.latest(entry.name)
+        known = {(entry.size, entry.modified_ns)} | ({(have.size, have.modified_ns)} if have else set())
+        if (state.st_size, state.st_mtime_ns) not in known:
+            raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
+
+    def _learn(self, rows: Rows, entries: Sequence[Entry]) -> Table:
+        """Return the table that the rows of `entries` go into: as declared, or as learned so far."""
+        if (declared := self.envelope.declared()) is not None:
+            return declared
+        stored = self._catalogue.about("table")
+        have = table_from_json(json.loads(stored)) if stored else None
+        found = {n: k for n, k in rows.kinds(entries).items() if n != self.envelope.operation_column}
+        table = widened(have, found, self.envelope.table, self.envelope.keys)
+        for key in self.envelope.keys:
+            if key not in table.names():
+                raise Halt(
+                    "unknown-column", f'the files have no column "{key}", which cdc.keys names', "Mend cdc.keys."
+                )
+        if table != have:
+            self._catalogue.remember("table", json.dumps(table.to_json()))
+        return table
+
+    def _refuse_broken_spark(self, error: Exception) -> None:
+        """Raise `error` if it is Spark that is broken, and not a file."""
+        try:
+            self._own_session().range(1).count()
+        except (Py4JError, PySparkException):
+            raise error from None
+
+    def _own_session(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._spark().newSession()
+                # Replanning between stages doubles the jobs of a small slice.
+                self._session.conf.set("spark.sql.adaptive.enabled", "false")
+            return self._session
+
+
+_PLACES = "file string, block bigint, shift bigint, first bigint, order string, name string"
+
+
+def _stretches(kept: DataFrame) -> list[Row]:
+    bad = F.col("problem").isNotNull()
+    return (
+        kept.groupBy("file", "block")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.min("id").alias("least"),
+            F.count_if(bad).alias("bad"),
+            F.min("problem").alias("problem"),
+            F.min(F.when(~bad, F.col("sequence"))).alias("lowest"),
+        )
+        .collect()
+    )
+
+
+@dataclass
+class _Heart:
+    """Says from time to time that somebody is alive, until it is stopped."""
+
+    beat: Callable[[], None]
+    last: Callable[[], None]
+    """Done when it is stopped: what was claimed and not committed is free again."""
+    seconds: float
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.seconds):
+            with suppress(Retryable):
+                self.beat()
+
+    def stop(self) -> None:
+        if not self._stopped.is_set():
+            self._stopped.set()
+            with suppress(Retryable):
+                self.last()
+
+
+def here() -> str:
+    """Return what the names of the workers of this machine begin with."""
+    return f"{socket.gethostname()}/"
+
+
+def shown(entry: Entry) -> dict[str, Any]:
+    """Return an entry as commands print it."""
+    return {"number": entry.number, "file": entry.name, "sha256": entry.content.sha256, "size": entry.size}

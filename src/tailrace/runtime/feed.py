@@ -1,0 +1,207 @@
+"""A pipeline whose source is a directory of files: a log already. What it has in place of a source and a pump.
+
+Options, PlatformConfig ──▶ feed, catalogue ──▶ a log for each target, dead letters, what `cdc files` shows
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.apply.target import Target
+from tailrace.config.pipeline import Mode, OperationsConfig, PipelineConfig
+from tailrace.config.platform import PlatformConfig
+from tailrace.control.audit import Audit
+from tailrace.control.checkpoints import Life
+from tailrace.control.lag import TargetLag
+from tailrace.control.rejects import Rejects
+from tailrace.core.change import Op
+from tailrace.core.errors import Misconfigured, ResyncRequired
+from tailrace.core.feed import Examined, Seen
+from tailrace.core.table import Table
+from tailrace.envelopes.flat import Flat, Given
+from tailrace.log._intake import Feed, directory
+from tailrace.log.files import FileLog, here, shown
+from tailrace.sources.files import Options
+
+_KEYS_SHOWN = 20
+
+
+class FileFeed:
+    """The feed of one pipeline; nothing is listed before something is asked."""
+
+    def __init__(
+        self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
+    ) -> None:
+        if not isinstance(pipeline.source.options, Options):
+            raise TypeError("not a pipeline of files")
+        self._pipeline = pipeline
+        self._options = pipeline.source.options
+        self._platform = platform
+        self._folder = folder
+        self._spark = spark
+        self._run_id = uuid.uuid4().hex[:12]
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the one table, once the directory is known to be there."""
+        self._feed()
+        return self._options.tables
+
+    def dead_letters(self) -> Rejects:
+        """Return where rows go that can never be applied."""
+        enabled, limit = self._platform.dlq.enabled, self._platform.limits.max_rejects
+        return Rejects(self._folder / "rejects", enabled=enabled, limit=limit)
+
+    def audit(self, life: Life) -> Audit:
+        """Return the catalogue of `life`."""
+        return Audit(self._folder / "files" / f"{life.log}.db")
+
+    def log(self, life: Life, target: str = "", warn: Callable[[str], None] = lambda _: None) -> FileLog:
+        """Return the log of `life` as `target` reads it."""
+        return FileLog(
+            life.log,
+            life.epoch,
+            self._feed(),
+            self._envelope(),
+            self.audit(life),
+            self._spark,
+            target,
+            self._run_id,
+            warn,
+        )
+
+    def begin(self, life: Life, target: Target, progress: int) -> None:
+        """Put the audit of a target right from the mark of its table; halt if the catalogue is another one."""
+        audit = self.audit(life)
+        marks = [m.offset for t in self._options.tables if (m := target.mark(t)) is not None and m.log == life.log]
+        reached = max([progress, *marks])
+        if reached > audit.head():
+            raise ResyncRequired(
+                f"the catalogue of the feed does not reach offset {reached}, which target {target.name} has",
+                "It is not the one that was in use. Restore control.root, or run cdc undeploy and then cdc run, which "
+                "reads the feed from its beginning.",
+            )
+        for mark in marks:
+            audit.settle(target.name, mark, self._run_id)
+        # The lock of the pipeline says that no other process of this machine is at work.
+        audit.abandon(target.name, here())
+
+    def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
+        """Note how far a target is."""
+        self.audit(life).settle(target, reached[target], self._run_id)
+
+    def head(self, life: Life | None) -> int:
+        """Return the last offset of the files that were taken; what has come since is not looked for."""
+        return self.audit(life).head() if life else -1
+
+    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
+        """Refuse: the files can be looked at as they are."""
+        raise Misconfigured("not-available", "cdc consume does not read files in this release", "Look at the files.")
+
+    def lag(self, found: TargetLag) -> list[dict[str, object]]:
+        """Return how far a target is behind, in rows, counting the lines of headers too."""
+        return [{"part": found.target, "lag_events": found.events, "upto": found.upto, "head": found.head}]
+
+    # -- cdc files
+
+    def status(self, life: Life | None, *, every: bool = False) -> dict[str, object]:
+        """Return how many files are in which state by target, and the files that are not committed, or all."""
+        about: dict[str, object] = {"feed": str(Path(self._options.path).absolute()), "table": self._options.table}
+        if life is None:
+            return {**about, "targets": [], "files": []}
+        audit, targets = self.audit(life), self._targets()
+        files = [row for row in audit.rows(targets) if every or row["state"] != "committed"]
+        return {**about, "targets": audit.counts(targets), "files": files}
+
+    def requeue(self, life: Life | None, what: str | None, *, failed: bool, dry_run: bool) -> list[dict[str, object]]:
+        """Enter files again, at the end: those that failed, or the one called `what`. Their order stays."""
+        if life is None:
+            raise _unknown(what or "--failed")
+        audit, feed = self.audit(life), self._feed()
+        chosen = audit.failed() if failed else audit.find(what or "")[-1:]
+        if not chosen and not failed:
+            raise _unknown(what)
+        self._refuse_doubling(audit, [entry.number for entry in chosen])
+        done: list[dict[str, object]] = []
+        new: list[tuple[Seen, Examined, int]] = []
+        for entry in chosen:
+            content = feed.examine(entry.name)
+            state = (feed.directory.path / entry.name).lstat()
+            new.append((Seen(entry.name, state.st_size, state.st_mtime_ns, entry.order), content, entry.number))
+            done.append({**shown(entry), "sha256": content.sha256, "requeued": not dry_run})
+        if not dry_run:
+            audit.enter(new)
+        return done
+
+    def _refuse_doubling(self, audit: Audit, numbers: Sequence[int]) -> None:
+        """Refuse to repeat what a table of events has: nothing there tells a repeat from a new event."""
+        sinks = [sink.sink_id for sink in self._pipeline.enabled_sinks if sink.mode is Mode.APPEND]
+        for row in audit.rows(sinks, numbers):
+            if row["state"] == "committed":
+                raise Misconfigured(
+                    "already-applied",
+                    f'target "{row["target"]}" has the events of file "{row["file"]}" already, and keeps each event',
+                    "Its events would be there twice. Send what is missing in a file of its own.",
+                )
+
+    def lineage(self, life: Life | None, what: str, opened: Sequence[Target]) -> list[dict[str, object]]:
+        """Return what became of a file in each target: state, commit, and how many rows are as it left them."""
+        entries = self.audit(life).find(what) if life else []
+        if life is None or not entries:
+            raise _unknown(what)
+        orders = {entry.number: entry.order for entry in entries}
+        found = []
+        for row in self.audit(life).rows(self._targets(), list(orders)):
+            target = next(t for t in opened if t.name == row["target"])
+            found.append({**row, **self._rows_of(target, orders[int(str(row["number"]))])})
+        return found
+
+    def _rows_of(self, target: Target, order: str) -> dict[str, object]:
+        table = self._options.table
+        have: Table | None = target.have(table)
+        if have is None or not have.keys:
+            return {"rows_now": None, "keys": []}
+        ends = F.substring("_cdc_position", -(len(order) + 18), len(order) + 2) == f".{order}."
+        mine = target.known(table).where(ends & F.col("_cdc_alive"))
+        named = [F.col("`" + key.replace("`", "``") + "`").cast("string") for key in have.keys]
+        sample = mine.select(*named).orderBy(*named).limit(_KEYS_SHOWN).collect()
+        return {"rows_now": mine.count(), "keys": [list(row) for row in sample]}
+
+    # -- parts
+
+    def _targets(self) -> list[str]:
+        return [sink.sink_id for sink in self._pipeline.enabled_sinks]
+
+    def _feed(self) -> Feed:
+        options = self._options
+        return Feed(
+            directory(options.path, options.file_pattern, options.order, options.stable_seconds),
+            options.format,
+            options.encoding,
+            options.max_reject_fraction,
+            options.on_change,
+            self._platform.limits.max_event_bytes,
+        )
+
+    def _envelope(self) -> Flat:
+        cdc = self._pipeline.cdc
+        words = cdc.operations or OperationsConfig()
+        letters = {
+            **dict.fromkeys(words.insert, Op.CREATE.value),
+            **dict.fromkeys(words.update, Op.UPDATE.value),
+            **dict.fromkeys(words.delete, Op.DELETE.value),
+        }
+        columns = tuple(Given(c.name, c.at, c.type, c.required) for c in self._options.columns)
+        return Flat(
+            self._options.table, tuple(cdc.keys or ()), columns, cdc.operation_column or "", cdc.sequence, letters
+        )
+
+
+def _unknown(what: str | None) -> Misconfigured:
+    return Misconfigured(
+        "unknown-file", f'no file "{what}" was taken from this feed', "cdc files status --all lists names and hashes."
+    )
