@@ -1,0 +1,193 @@
+"""Convex's documents as columns: encoded JSON, typed by the kinds of the table's fields.
+
+`open_rows` gives the same columns as `envelopes.debezium.open_rows`. A document is whole and says the type of each
+of its values itself, so rows that were written when less was known of a table open with what is known now:
+`together` makes one shape of all schemas. A field that a document does not have is NULL. Numbers inside arrays and
+objects are written as Java writes them, which is another text than `core.convex` gives, and the same number.
+
+The position of a change is its timestamp. It is total per document: Convex gives each transaction a timestamp of
+its own, and a transaction leaves one revision of a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tailrace.core import convex
+from tailrace.core.change import Op
+from tailrace.core.convex import Kind
+from tailrace.core.position import Phase
+from tailrace.core.table import Column, Table
+from tailrace.envelopes._values import quoted
+
+ABSENT = "absent"
+"""The encoding of a column that the target has and no document of the slice."""
+
+_RAW = {
+    Kind.BOOLEAN: "boolean",
+    Kind.INT64: "struct<`$integer`: string>",
+    Kind.FLOAT64: "string",
+    Kind.STRING: "string",
+    Kind.BYTES: "struct<`$bytes`: string>",
+    Kind.TEXT: "string",
+    "time": "double",
+}
+
+_TAG = r'\{"\$(?:integer|float|bytes)":"[^"]*"\}'
+"""A value that JSON has no form for. In a string its quotes would be escaped, so nothing else looks like it."""
+
+
+def together(schemas: Sequence[Table], have: Table | None) -> Table:
+    """Return the one shape that documents of all `schemas` open with, for a target that has `have`.
+
+    A column of the target that no schema has is carried, as NULL: no document has that field any more. A column that
+    is text in the target stays text, whatever is seen of it now.
+    """
+    fields = convex.all_fields(convex.fields_in(schema) for schema in schemas)
+    stored = {column.name: column for column in have.columns} if have else {}
+    for name, kind in fields.items():
+        if name in stored and stored[name].type == "string" and kind is not Kind.NULL and name != convex.ID:
+            fields[name] = Kind.TEXT
+    shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields)
+    absent = tuple(Column(c.name, c.type, encoding=ABSENT) for c in stored.values() if c.name not in shape.names())
+    return Table(shape.name, (*shape.columns, *absent), shape.keys)
+
+
+def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
+    """Open the documents of one table; see `envelopes.debezium` for the columns that come out."""
+    given = [column for column in table.columns if column.encoding != ABSENT]
+    mixed = [column for column in given if column.encoding == Kind.TEXT]
+    fields = ", ".join(f"{quoted(column.name)}: {_RAW[_kind(column)]}" for column in given)
+    text = F.when(F.octet_length("value") <= max_bytes, F.col("value").cast("string"))
+    document = F.from_json(text, f"struct<{fields}, _corrupt: string>", {"columnNameOfCorruptRecord": "_corrupt"})
+    parsed = rows.select(
+        "topic",
+        "partition",
+        "offset",
+        "op",
+        "timestamp",
+        F.octet_length("value").alias("_bytes"),
+        document.alias("d"),
+        # Only this tells a string that looks like a value of another kind from such a value.
+        F.from_json(text, _variants(mixed)).alias("v") if mixed else F.lit(None).alias("v"),
+    )
+    values = {column.name: _value(column) for column in table.columns}
+    key = ", ".join(f"{quoted(name)}: {table.column(name).type}" for name in table.keys)
+    return parsed.select(
+        F.col("op").alias("_cdc_op"),
+        _position(epoch).alias("_cdc_position"),
+        F.timestamp_micros(F.expr("`timestamp` div 1000")).alias("_cdc_changed_at"),
+        F.col("topic").alias("_cdc_topic"),
+        F.col("partition").alias("_cdc_partition"),
+        F.col("offset").alias("_cdc_offset"),
+        F.array().cast("array<string>").alias("_cdc_unchanged"),
+        _problem(given, values, max_bytes).alias("_cdc_problem"),
+        F.lit(None).cast(f"struct<{key}>").alias("_cdc_old_key"),
+        *(values[name].alias(name) for name in values),
+    )
+
+
+def _kind(column: Column) -> str:
+    return column.encoding if column.encoding == "time" else Kind(column.encoding)
+
+
+def _variants(mixed: Sequence[Column]) -> str:
+    return f"struct<{', '.join(f'{quoted(column.name)}: variant' for column in mixed)}>"
+
+
+def _position(epoch: int) -> Expression:
+    phase = (
+        F.when(F.col("op") == Op.TRUNCATE.value, Phase.RESET.value)
+        .when(F.col("op") == Op.READ.value, Phase.SNAPSHOT.value)
+        .otherwise(Phase.CHANGE.value)
+    )
+    place = F.lpad(F.lower(F.hex(F.col("timestamp"))), 16, "0")
+    return F.concat(F.lit(f"{epoch:04x}."), phase.cast("string"), F.lit("."), place)
+
+
+def _problem(given: Sequence[Column], values: dict[str, Expression], max_bytes: int) -> Expression:
+    """Why this document cannot be read: the first reason found, or NULL."""
+    truncate = F.col("op") == Op.TRUNCATE.value
+    problem = (
+        F.when(F.col("_bytes") > max_bytes, F.concat(F.lit("too-large: "), F.col("_bytes"), F.lit(" bytes")))
+        .when(~F.col("op").isin([op.value for op in Op]) | F.col("op").isNull(), "unknown-op: not one of ours")
+        .when(F.col("timestamp").isNull(), "missing-position: the document has no timestamp")
+        .when(~truncate & F.col("_bytes").isNull(), "no-value: the message is empty")
+        .when(~truncate & F.col("d._corrupt").isNotNull(), "malformed: not a document of this table")
+    )
+    for column in given:
+        if column.encoding not in (Kind.BOOLEAN, Kind.STRING):
+            failed = F.col(f"d.{quoted(column.name)}").isNotNull() & values[column.name].isNull()
+            problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
+    return problem
+
+
+def _value(column: Column) -> Expression:
+    if column.encoding == ABSENT:
+        return F.lit(None).cast(column.type)
+    raw = F.col(f"d.{quoted(column.name)}")
+    match _kind(column):
+        case Kind.INT64:
+            return _digits(raw["$integer"]).cast("bigint")
+        case Kind.FLOAT64:
+            special = _special(F.regexp_extract(raw, ':"([^"]*)"', 1)).cast("double")
+            return F.when(raw.startswith("{"), special).otherwise(raw.try_cast("double"))
+        case Kind.BYTES:
+            return F.try_to_binary(raw["$bytes"], F.lit("base64"))
+        case Kind.TEXT:
+            is_string = F.schema_of_variant(F.col(f"v.{quoted(column.name)}")) == "STRING"
+            return F.when(is_string, raw).when(raw.rlike(f"^{_TAG}$"), _plain(raw)).otherwise(_clean(raw))
+        case "time":
+            seconds = F.floor(raw / 1000)
+            micros = F.floor((raw - seconds * 1000) * 1000)
+            return F.timestamp_micros(seconds * 1_000_000 + micros)
+        case _:
+            return raw
+
+
+def _clean(text: Expression) -> Expression:
+    """Write the tagged values inside some JSON as people and SQL read them."""
+    between = F.split(text, _TAG, -1)
+    tags = F.transform(F.regexp_extract_all(text, F.lit(_TAG), F.lit(0)), _in_json)
+    joined = F.array_join(F.zip_with(between, tags, lambda a, b: F.concat(a, F.coalesce(b, F.lit("")))), "")
+    return F.when(text.contains('{"$'), joined).otherwise(text)
+
+
+def _in_json(tag: Expression) -> Expression:
+    plain = _plain(tag)
+    bare = tag.startswith('{"$float"') & plain.endswith("0.0")
+    return F.when(bare, plain).otherwise(F.concat(F.lit('"'), plain, F.lit('"')))
+
+
+def _plain(tag: Expression) -> Expression:
+    payload = F.regexp_extract(tag, ':"([^"]*)"', 1)
+    return (
+        F.when(tag.startswith('{"$integer"'), _digits(payload))
+        .when(tag.startswith('{"$float"'), _special(payload))
+        .otherwise(payload)
+    )
+
+
+def _digits(payload: Expression) -> Expression:
+    return F.conv(_bits(payload), 16, -10)
+
+
+def _special(payload: Expression) -> Expression:
+    bits = _bits(payload)
+    return (
+        F.when(bits == "7FF0000000000000", "Infinity")
+        .when(bits == "FFF0000000000000", "-Infinity")
+        .when(bits == "8000000000000000", "-0.0")
+        .when(bits == "0000000000000000", "0.0")
+        .when(bits.isNotNull(), "NaN")
+    )
+
+
+def _bits(payload: Expression) -> Expression:
+    """Return eight bytes, least first, as sixteen hexadecimal digits, greatest first; NULL if there are not eight."""
+    digits = F.hex(F.try_to_binary(payload, F.lit("base64")))
+    return F.when(F.length(digits) == 16, F.concat(*(F.substring(digits, at, 2) for at in range(15, 0, -2))))

@@ -1,0 +1,202 @@
+"""Calls to a Convex deployment: one request, one bounded answer, and what each refusal means to us.
+
+    network, timeout, 408, 429, 5xx, an answer cut short    Retryable
+    401, 403, a plan without export                          NotReady
+    SnapshotTooOld, InvalidWindowToReadDocuments             ResyncRequired, by exactly these codes
+    anything else                                            Halt
+
+The key goes into a header and nowhere else, to the configured host and no other: redirects are refused. Every
+call only reads, so one that failed may be made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
+
+from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError
+
+RESYNC = "Run cdc undeploy <file> and then cdc run <file>, which takes a new snapshot."
+FORMAT = "convex_encoded_json"
+_GONE = ("SnapshotTooOld", "InvalidWindowToReadDocuments")
+_NETWORK = (OSError, http.client.HTTPException, ssl.SSLError)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long to wait for an answer, and how large it may be."""
+
+    connect_seconds: float = 10.0
+    answer_seconds: float = 310.0
+    """A little more than the server itself allows."""
+    answer_bytes: int = 256 << 20
+    """A transaction of 16 MiB, each value written out in JSON, fits many times."""
+
+
+class Client:
+    """Talks to one deployment over one connection, which is made anew when it is lost; one thread at a time."""
+
+    def __init__(self, url: str, key: str, client_name: str, bounds: Bounds | None = None) -> None:
+        self.deployment = deployment_of(url)
+        self._key = key
+        self._headers = {"Authorization": f"Convex {key}", "Convex-Client": client_name, "Accept": "application/json"}
+        self._bounds = bounds or Bounds()
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, endpoint: str, **query: str) -> object:
+        """Return the answer to a GET of `endpoint`."""
+        address = f"/api/{endpoint}" + (f"?{urlencode(query)}" if query else "")
+        return self._call(endpoint, "GET", address, None)
+
+    def post(self, endpoint: str, arguments: Mapping[str, object]) -> object:
+        """Return the answer to a POST of `arguments` to `endpoint`, values in the encoding that loses nothing."""
+        body = json.dumps({**arguments, "format": FORMAT}, allow_nan=False).encode()
+        return self._call(endpoint, "POST", f"/api/{endpoint}", body)
+
+    def close(self) -> None:
+        """Cut the connection, even under a call that waits for its answer; the next call makes a new one."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _call(self, endpoint: str, verb: str, address: str, body: bytes | None) -> object:
+        reused = self._connection is not None
+        try:
+            status, headers, text = self._exchange(verb, address, body)
+        except _NETWORK as error:
+            self._drop()
+            # A connection that lay idle may have been closed by the other side; that is no failure yet.
+            if not reused or isinstance(error, TimeoutError):
+                raise self._lost(endpoint, error) from error
+            try:
+                status, headers, text = self._exchange(verb, address, body)
+            except _NETWORK as again:
+                self._drop()
+                raise self._lost(endpoint, again) from again
+        if 200 <= status < 300:
+            try:
+                return json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise Retryable(
+                    "convex-answer",
+                    f'Convex answered "{endpoint}" with something that is no JSON',
+                    "It is tried again.",
+                ) from error
+        raise self._refusal(endpoint, status, headers, text)
+
+    def _exchange(self, verb: str, address: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+        if self._connection is None:
+            self._connection = self._connected()
+        headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
+        self._connection.request(verb, address, body, headers)
+        with self._connection.getresponse() as answer:
+            text = answer.read(self._bounds.answer_bytes + 1)
+            if len(text) > self._bounds.answer_bytes:
+                self._drop()
+                raise Halt(
+                    "convex-too-large",
+                    f"an answer of Convex has more than {self._bounds.answer_bytes} bytes",
+                    "A transaction of Convex is never this large. Check that deployment_url is a Convex deployment.",
+                )
+            if answer.length:
+                raise http.client.IncompleteRead(text, answer.length)
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, text
+
+    def _connected(self) -> http.client.HTTPConnection:
+        address = urlsplit(self.deployment)
+        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+        connection = kind(address.hostname or "", address.port, timeout=self._bounds.connect_seconds)
+        connection.connect()
+        connection.sock.settimeout(self._bounds.answer_seconds)
+        return connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _lost(self, endpoint: str, error: Exception) -> Retryable:
+        return Retryable(
+            "connection-lost",
+            f'the call "{endpoint}" to {self.deployment} got no whole answer: {self._said(str(error) or repr(error))}',
+            "It is tried again. If it never works, check deployment_url and the network.",
+        )
+
+    def _refusal(self, endpoint: str, status: int, headers: Mapping[str, str], text: bytes) -> TailraceError:
+        code, message = _reason(text)
+        said = f'Convex answered "{endpoint}" with {status}' + (f" {self._said(code)}" if code else "")
+        said += f": {self._said(message)}" if message else ""
+        if code in _GONE and status == 400:
+            return ResyncRequired(said, RESYNC)
+        if status in (408, 429) or status >= 500:
+            return Retryable("convex-busy", said, "It is tried again.", after=_seconds(headers.get("retry-after")))
+        if status in (401, 403) or code in _HINTS:
+            hint = _HINTS.get(code, "Set deploy_key of the source to a key of this deployment that may view data.")
+            return NotReady("convex-refused", said, hint)
+        if 300 <= status < 400:
+            hint = (
+                "Redirects are not followed, because the key belongs to one host. Set deployment_url to the last one."
+            )
+            return NotReady("convex-refused", said, hint)
+        if status == 404:
+            return NotReady("convex-refused", said, "Check that deployment_url is the root address of a deployment.")
+        return Halt("convex-request", said, "This is a defect, or a server of another kind: please report it.")
+
+    def _said(self, text: str) -> str:
+        """Return what the other side said, on one line, without the key, and not too much of it."""
+        for secret in (self._key, self._key.partition("|")[2]):
+            text = text.replace(secret, "***") if secret else text
+        return "".join(char if char.isprintable() else " " for char in text)[:300]
+
+
+_HINTS = {
+    "StreamingExportNotEnabled": "Streaming export is part of Convex's Pro plan. Upgrade, or use a self-hosted server.",
+    "OperationNotPermitted": "Give the key the permission deployment:data:view.",
+    "SnapshotTooNew": "The position is newer than the deployment. Check that deployment_url is the one it came from.",
+    "InvalidAdminKey": "deploy_key of the source is malformed. Copy it again from the dashboard.",
+    "InvalidHeaderFailure": "deploy_key of the source is malformed. Copy it again from the dashboard.",
+    "HeaderParseFailure": "deploy_key of the source is malformed. Copy it again from the dashboard.",
+    "InvalidClientVersion": "Set client_name of the source to a name and a version, such as tailrace-1.0.0.",
+    "ClientVersionUnsupported": "Set client_name of the source to a name of its own.",
+}
+
+
+def deployment_of(url: str) -> str:
+    """Return the deployment's address in one spelling; Misconfigured unless it is the root of an HTTP server."""
+    try:
+        address = urlsplit(url)
+        port = address.port
+    except ValueError:
+        address, port = urlsplit(""), None
+    plain = not (address.query or address.fragment or address.username or address.password) and "?" not in url
+    if address.scheme not in ("http", "https") or not address.hostname or address.path not in ("", "/") or not plain:
+        raise Misconfigured(
+            "convex-url",
+            "deployment_url is not the root address of a deployment",
+            "Write it as https://<name>.convex.cloud, without a path, a query or a user.",
+        )
+    host = f"[{address.hostname}]" if ":" in address.hostname else address.hostname
+    usual = {"http": 80, "https": 443}[address.scheme]
+    return f"{address.scheme}://{host}" + (f":{port}" if port not in (None, usual) else "")
+
+
+def _reason(text: bytes) -> tuple[str, str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(found, dict):
+        return "", ""
+    code, message = found.get("code"), found.get("message")
+    return code if isinstance(code, str) else "", message if isinstance(message, str) else ""
+
+
+def _seconds(text: str | None) -> float | None:
+    return min(float(text), 3600.0) if text is not None and text.isdecimal() and len(text) < 10 else None

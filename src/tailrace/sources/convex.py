@@ -1,0 +1,344 @@
+"""Convex, read through its streaming export: a consistent snapshot, then every change after it.
+
+    None ──▶ Snapshotting (the server keeps the snapshot; a reader goes on at its cursor) ──▶ Tailing
+
+All tables share one snapshot and one cursor. Rows of the snapshot have timestamps up to its own, and deltas begin
+after it, so the hand-over leaves no gap and no overlap. The cursor of an answer is what is kept, never the
+timestamp of its last row: a page may be empty and still move on. A position is total per document, because a
+document has at most one revision per timestamp.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from tailrace.core import convex
+from tailrace.core.checkpoint import Checkpoint, Place, Scope, Snapshotting, Tailing
+from tailrace.core.errors import Halt, Misconfigured
+from tailrace.core.failpoint import failpoint
+from tailrace.core.page import Page
+from tailrace.sources import _convex_inventory as inventory
+from tailrace.sources._convex_client import RESYNC, Bounds, Client, deployment_of
+from tailrace.sources._convex_inventory import Pair
+from tailrace.sources._convex_rows import Row, Shapes, broken, landed, resets, row_of
+from tailrace.sources._convex_selection import Selection
+
+ENVELOPE = "convex"
+"""What the rows of this source look like, and what opens them."""
+
+_NOTHING = {"_other": "excl"}
+
+Fields = dict[str, str]
+Tables = dict[str, str | Fields]
+
+
+def _own_name() -> str:
+    try:
+        return f"tailrace-{version('tailrace')}"
+    except PackageNotFoundError:
+        return "tailrace-0.0.0"
+
+
+class Options(BaseModel):
+    """The `source:` section of a pipeline file, for `source_type: convex`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    deployment_url: str
+    """The root address of the deployment: `https://<name>.convex.cloud`, or that of a self-hosted server."""
+    deploy_key: SecretStr = Field(min_length=1)
+    """A deploy key of the deployment; it needs the permission `deployment:data:view` and no other."""
+    selection: dict[str, str | Tables] | None = None
+    """What to read, in Convex's own form: components, their tables, their fields, each level with `_other`, each name
+    with `incl` or `excl`. Everything if unset."""
+    client_name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*-[0-9][A-Za-z0-9_.+-]*$")] | None = None
+    """How we call ourselves in the header `Convex-Client`: a name, a dash and a version; our own if unset."""
+
+    @field_validator("deployment_url")
+    @classmethod
+    def _is_root(cls, url: str) -> str:
+        try:
+            return deployment_of(url)
+        except Misconfigured as error:
+            raise ValueError(f"should be a deployment. {error.hint}") from error
+
+    @field_validator("selection")
+    @classmethod
+    def _is_selection(cls, wire: dict[str, str | Tables] | None) -> dict[str, str | Tables] | None:
+        Selection(wire)
+        return wire
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the source looks for news when it has caught up, and for tables that were replaced."""
+
+    poll_seconds: float = 2.0
+    inventory_seconds: float = 600.0
+
+
+def connect(options: Options, bounds: Bounds | None = None) -> tuple[Client, Selection]:
+    """Return what it takes to ask the deployment that `options` name; nothing is connected yet."""
+    key, name = options.deploy_key.get_secret_value(), options.client_name or _own_name()
+    return Client(options.deployment_url, key, name, bounds), Selection(options.selection)
+
+
+def open_source(options: Options, *, pipeline_id: str, topic_prefix: str, epoch: int) -> ConvexSource:  # noqa: ARG001
+    """Return the source that `options` describe; nothing is connected yet. Its rows have tables, not topics."""
+    return ConvexSource(options, pipeline_id=pipeline_id, epoch=epoch)
+
+
+class ConvexSource:
+    """The documents of one deployment; any number of readers may read at a time."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        pipeline_id: str,
+        epoch: int,
+        pace: Pace | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.name = pipeline_id
+        self._client, self._selection = connect(options, bounds)
+        self._origin = f"convex {self._client.deployment}"
+        self._epoch = epoch
+        self._pace = pace or Pace()
+        self._closing = threading.Event()
+        self._looked_at = 0.0
+        self._known: list[Pair] = []
+        self._shapes: Shapes | None = None
+
+    def know(self, tables: Sequence[str]) -> None:
+        """Let these tables start anew with the next snapshot too, even if they are gone."""
+        self._known = [(name.rpartition(".")[0], name.rpartition(".")[2]) for name in tables]
+
+    # -- what a pipeline asks for
+
+    def check(self) -> None:
+        """Raise the first thing that would keep this source from being read; change nothing."""
+        self._client.get("test_streaming_export_connection")
+        if not self.tables() and inventory.tables(self._client, Selection()):
+            raise Misconfigured(
+                "nothing-selected",
+                f"no table of the deployment {self._client.deployment} is selected",
+                'Mend selection of the source: names are case-sensitive, and the application itself is component "".',
+            )
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """Return the selected tables that there are now; every document has its `_id`."""
+        return {convex.table_name(*pair): (convex.ID,) for pair in inventory.tables(self._client, self._selection)}
+
+    def plan(self) -> list[str]:
+        """Return nothing: reading Convex creates nothing there."""
+        return []
+
+    def undeploy(self) -> list[str]:
+        """Remove nothing: reading Convex created nothing there."""
+        return []
+
+    def lag(self, checkpoint: Checkpoint | None) -> dict[str, object]:
+        """Return how far `checkpoint` is behind, in the server's own time."""
+        head = int(self.head())
+        at = int(checkpoint.at if isinstance(checkpoint, Tailing) else checkpoint.snapshot) if checkpoint else None
+        return {
+            "head": str(head),
+            "at": None if at is None else str(at),
+            "lag_seconds": None if at is None else round(max(0, head - at) / 1e9, 3),
+            "age_seconds": None if at is None else round(max(0.0, time.time() - at / 1e9), 3),
+        }
+
+    # -- what a pump asks for
+
+    def pages(self, since: Checkpoint | None, until: Place | None = None) -> Iterator[Page[pa.Table]]:
+        """Yield what is new since `since`, up to `until` or until closed; each page follows the one before."""
+        if since is not None:
+            self._refuse_other(since)
+        walk = _Walk(self._learned(), dict(since.scope.tables) if since and since.scope else {})
+        if not isinstance(since, Tailing):
+            for page in self._snapshot(since, walk):
+                yield page
+                since = page.checkpoint
+        if isinstance(since, Tailing):
+            yield from self._deltas(since, walk, None if until is None else int(until))
+
+    def acknowledge(self, checkpoint: Checkpoint) -> None:
+        """Do nothing: the server forgets by time, whoever has read."""
+
+    def head(self) -> Place:
+        """Return the newest timestamp, by a snapshot of nothing."""
+        page = self._client.post("list_snapshot", {"snapshot": None, "cursor": None, "selection": _NOTHING})
+        return str(_integer(page, "snapshot"))
+
+    def close(self) -> None:
+        """Make `pages` end after the page in hand; may be called from another thread or a signal handler."""
+        self._closing.set()
+        self._client.close()
+
+    # -- the two phases
+
+    def _snapshot(self, since: Snapshotting | None, walk: _Walk) -> Iterator[Page[pa.Table]]:
+        before: Checkpoint | None = since
+        snapshot, cursor = (int(since.snapshot), since.cursor) if since else (None, None)
+        first = self._begin(walk) if since is None else None
+        while not self._closing.is_set():
+            arguments = {"snapshot": snapshot, "cursor": cursor, "selection": self._selection.wire}
+            answer = self._client.post("list_snapshot", arguments)
+            failpoint("C02")
+            at, following, more = _integer(answer, "snapshot"), _cursor(answer), _flag(answer, "hasMore")
+            found = self._rows(answer, delta=False)
+            if (snapshot is not None and at != snapshot) or any(row.ts > at for row in found):
+                raise broken("a page is of another snapshot")
+            if more != (following is not None) or (more and following == cursor):
+                raise broken("a page says that more follows, and not where")
+            rows, schemas = landed(found, walk.shapes, snapshot=True)
+            if first is not None:
+                rows, first = pa.concat_tables([first, rows]), None
+            if found:
+                walk.see(found[0].name, cursor, following, answer)
+            scope = self._scope(walk)
+            after: Checkpoint = (
+                Tailing(self._origin, str(at), scope)
+                if following is None
+                else Snapshotting(self._origin, str(at), following, scope)
+            )
+            yield Page(rows, before, after, schemas)
+            before, snapshot, cursor = after, at, following
+            if following is None:
+                return
+
+    def _begin(self, walk: _Walk) -> pa.Table:
+        """Note the tables that there are; in a later life each of them starts anew."""
+        known = inventory.tables(self._client, self._selection)
+        walk.seen = {convex.table_name(*pair): "" for pair in known}
+        return resets(sorted({*known, *self._known}) if self._epoch > 1 else [])
+
+    def _deltas(self, since: Tailing, walk: _Walk, goal: int | None) -> Iterator[Page[pa.Table]]:
+        cursor, more = int(since.at), True
+        while not self._closing.is_set() and more and (goal is None or cursor < goal):
+            answer = self._client.post("document_deltas", {"cursor": cursor, "selection": self._selection.wire})
+            failpoint("C02")
+            at, more = _integer(answer, "cursor"), _flag(answer, "hasMore")
+            if at < cursor or (at == cursor and more):
+                raise _backwards(cursor, at)
+            found = self._rows(answer, delta=True)
+            stamps = [row.ts for row in found]
+            if stamps != sorted(stamps) or (stamps and not cursor < stamps[0] <= stamps[-1] <= at):
+                raise broken("changes are not in the order of their timestamps")
+            rows, schemas = landed(found, walk.shapes, snapshot=False)
+            if not more:
+                self._look_at_tables(walk)
+            after = Tailing(self._origin, str(at), self._scope(walk))
+            if after != since:
+                yield Page(rows, since, after, schemas)
+            since, cursor = after, at
+            # Read to its end after the goal was seen, the log has given all that lies before the goal.
+            if not more and goal is None:
+                self._closing.wait(self._pace.poll_seconds)
+                more = True
+
+    # -- parts
+
+    def _rows(self, answer: object, *, delta: bool) -> list[Row]:
+        values = answer.get("values") if isinstance(answer, Mapping) else None
+        if not isinstance(values, list):
+            raise broken("a page has no values")
+        return [row_of(value, self._selection, delta=delta) for value in values]
+
+    def _scope(self, walk: _Walk) -> Scope:
+        return Scope(self._selection.digest(), tuple(sorted(walk.seen.items())))
+
+    def _learned(self) -> Shapes:
+        """Return what is known of the tables: it only grows, also over attempts that failed."""
+        if self._shapes is None:
+            self._shapes = self._inferred()
+        return self._shapes
+
+    def _inferred(self) -> Shapes:
+        """Begin with what the server has inferred from its data; without that, types are learned from rows."""
+        try:
+            found = inventory.schemas(self._client, self._selection)
+        except Halt as error:
+            if error.code == "convex-request":
+                return Shapes()
+            raise
+        return Shapes({convex.table_name(*pair): fields for pair, (_, fields) in found.items()})
+
+    def _look_at_tables(self, walk: _Walk) -> None:
+        """Raise if a table that was seen is gone or replaced; now and then, because it takes some calls."""
+        if self._looked_at and time.monotonic() - self._looked_at < self._pace.inventory_seconds:
+            return
+        known: list[Pair] = inventory.tables(self._client, self._selection)
+        now = inventory.identities(self._client, known)
+        inventory.refuse_changes(walk.seen, now)
+        walk.seen = {name: inventory.narrower(walk.seen.get(name, ""), now[name]) for name in now}
+        self._looked_at = time.monotonic()
+
+    def _refuse_other(self, since: Checkpoint) -> None:
+        if since.origin != self._origin:
+            raise Halt(
+                "deployment-changed",
+                f'the position belongs to "{since.origin}" and the deployment is "{self._origin}"',
+                f"Set deployment_url back to the deployment that was read. To read another one: {RESYNC}",
+            )
+        if since.scope is None or since.scope.selection != self._selection.digest():
+            raise Halt(
+                "selection-changed",
+                "the selection of the source changed since its snapshot",
+                f"Rows of what was added would be missing, and rows of what was removed would stay. {RESYNC}",
+            )
+
+
+@dataclass
+class _Walk:
+    """What one reading of the source has learned."""
+
+    shapes: Shapes
+    seen: dict[str, str]
+    """The tables that the snapshot or an inventory had, each with its identity.
+
+    A table that only deltas speak of may be one that an import has not put in place yet."""
+
+    def see(self, table: str, cursor: str | None, following: str | None, answer: object) -> None:
+        """Learn from the cursors before and after a page what identifies its table."""
+        values = answer.get("values") if isinstance(answer, Mapping) else None
+        exact = following if cursor is None and inventory.is_inside(following, values) else cursor
+        self.seen[table] = inventory.table_at(exact) or f"..{inventory.table_at(following)}"
+
+
+def _backwards(cursor: int, at: int) -> Halt:
+    return Halt(
+        "deployment-changed",
+        f"the deployment stands at {at}, before the position {cursor} that was read from it",
+        f"It is another deployment under this address, or was set back. {RESYNC}",
+    )
+
+
+def _integer(answer: object, name: str) -> int:
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise broken(f'a page has no "{name}"')
+    return value
+
+
+def _flag(answer: object, name: str) -> bool:
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    if not isinstance(value, bool):
+        raise broken(f'a page has no "{name}"')
+    return value
+
+
+def _cursor(answer: object) -> str | None:
+    value = answer.get("cursor") if isinstance(answer, Mapping) else None
+    if value is not None and not isinstance(value, str):
+        raise broken('a page has no "cursor"')
+    return value

@@ -1,0 +1,191 @@
+"""Calls to Convex: what comes back, what each refusal means, and that the key is told to nobody."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.sources._convex_client import Bounds, Client, deployment_of
+from tailrace.testing.convex import Deployment, Emulator, Fault
+
+
+@pytest.fixture
+def server() -> Iterator[Emulator]:
+    with Emulator(Deployment(seed=1)) as emulator:
+        emulator.behaviour.key = "prod:emulated|canary-77"
+        yield emulator
+
+
+def client(server: Emulator, key: str = "", **bounds: float) -> Client:
+    return Client(server.url, key or server.behaviour.key, "tailrace-0.1.0", Bounds(**bounds) if bounds else None)  # type: ignore[arg-type]
+
+
+def refused(server: Emulator, fault: Fault) -> TailraceError:
+    server.faults.add(fault)
+    with pytest.raises(TailraceError) as found:
+        client(server).post("list_snapshot", {})
+    assert "canary-77" not in found.value.render()
+    return found.value
+
+
+def test_values_come_in_the_encoding_that_loses_nothing(server: Emulator) -> None:
+    server.deployment.insert("t", {"n": 1})
+    page = client(server).post("list_snapshot", {"snapshot": None})
+    assert isinstance(page, dict)
+    assert page["values"][0]["n"] == {"$integer": "AQAAAAAAAAA="}
+    assert isinstance(page["values"][0]["_ts"], int)
+
+
+def test_a_get_sends_its_query(server: Emulator) -> None:
+    server.deployment.insert("t", {}, "inner")
+    assert list(client(server).get("json_schemas", byComponent="true")) == ["", "inner"]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 520, 521, 522, 523, 524])
+def test_what_may_pass_is_tried_again(server: Emulator, status: int) -> None:
+    error = refused(server, Fault(status))
+    assert isinstance(error, Retryable)
+    assert error.code == "convex-busy"
+
+
+@pytest.mark.parametrize("kind", ["reset", "truncated"])
+def test_a_lost_connection_is_tried_again(server: Emulator, kind: str) -> None:
+    error = refused(server, Fault(kind))
+    assert isinstance(error, Retryable)
+    assert error.code == "connection-lost"
+
+
+def test_an_answer_that_is_no_json_is_tried_again(server: Emulator) -> None:
+    assert isinstance(refused(server, Fault("invalid")), Retryable)
+
+
+def test_a_late_answer_is_tried_again(server: Emulator) -> None:
+    server.faults.add(Fault("slow"))
+    with pytest.raises(Retryable) as found:
+        client(server, answer_seconds=0.05).post("list_snapshot", {})
+    assert found.value.code == "connection-lost"
+
+
+def test_an_answer_without_end_halts(server: Emulator) -> None:
+    server.faults.add(Fault("large"))
+    with pytest.raises(Halt) as found:
+        client(server, answer_bytes=100_000).post("list_snapshot", {})
+    assert found.value.code == "convex-too-large"
+
+
+def test_the_server_says_how_long_to_wait(server: Emulator) -> None:
+    error = refused(server, Fault(429, retry_after=7))
+    assert isinstance(error, Retryable)
+    assert error.after == 7
+
+
+@pytest.mark.parametrize("code", ["SnapshotTooOld", "InvalidWindowToReadDocuments"])
+def test_two_codes_mean_a_resync(server: Emulator, code: str) -> None:
+    error = refused(server, Fault(code))
+    assert isinstance(error, ResyncRequired)
+    assert code in str(error)
+
+
+@pytest.mark.parametrize("code", ["SnapshotTooNew", "InvalidListSnapshotCursor", "BadFormat", "snapshottooold", "X"])
+def test_no_other_refusal_means_a_resync(server: Emulator, code: str) -> None:
+    error = refused(server, Fault(code))
+    assert not isinstance(error, ResyncRequired | Retryable)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_for_a_person(server: Emulator, status: int) -> None:
+    error = refused(server, Fault(status))
+    assert isinstance(error, NotReady)
+    assert error.hint
+
+
+def test_each_refusal_of_the_server_says_what_to_do(server: Emulator) -> None:
+    for key, word in (("wrong", "BadAdminKey"), (server.behaviour.weak_key, "deployment:data:view")):
+        with pytest.raises(NotReady) as found:
+            client(server, key).get("test_streaming_export_connection")
+        assert word in found.value.render()
+    server.behaviour.enabled = False
+    with pytest.raises(NotReady) as found:
+        client(server).get("test_streaming_export_connection")
+    assert "Pro plan" in found.value.hint
+
+
+def test_a_server_that_repeats_the_key_does_not_make_us_tell_it(server: Emulator) -> None:
+    for text in (server.behaviour.key, "canary-77"):
+        said = client(server)._said(f"the key {text}\n is wrong")
+        assert "canary" not in said
+        assert "\n" not in said
+
+
+def test_a_connection_is_kept_and_made_again_when_it_was_lost(server: Emulator) -> None:
+    calls = client(server)
+    calls.get("test_streaming_export_connection")
+    first = calls._connection
+    calls.get("test_streaming_export_connection")
+    assert calls._connection is first
+    server.faults.add(Fault("reset"))
+    calls.get("test_streaming_export_connection")
+    assert calls._connection is not first
+
+
+def test_nobody_there_is_tried_again() -> None:
+    with Emulator() as server:
+        gone = server.url
+    with pytest.raises(Retryable) as found:
+        Client(gone, "k", "tailrace-1").get("test_streaming_export_connection")
+    assert found.value.code == "connection-lost"
+
+
+class _Elsewhere(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", "http://169.254.169.254/latest")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_redirect_is_not_followed() -> None:
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Elsewhere)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        with pytest.raises(NotReady) as found:
+            Client(f"http://127.0.0.1:{server.server_port}", "k|secret", "t-1").get("json_schemas")
+        assert "Redirects" in found.value.hint
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://happy-otter-1.convex.cloud", "https://happy-otter-1.convex.cloud"),
+        ("https://happy-otter-1.convex.cloud/", "https://happy-otter-1.convex.cloud"),
+        ("https://Happy-Otter-1.convex.cloud:443", "https://happy-otter-1.convex.cloud"),
+        ("http://127.0.0.1:3210/", "http://127.0.0.1:3210"),
+        ("http://[::1]:3210", "http://[::1]:3210"),
+        ("https://convex.example.com", "https://convex.example.com"),
+    ],
+)
+def test_a_deployment_has_one_spelling(url: str, expected: str) -> None:
+    assert deployment_of(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "otter.convex.cloud", "ftp://a.b", "https://", "https://a.b/api", "https://a.b?x=1", "https://a.b#x",
+     "https://me@a.b", "https://me:secret@a.b", "https://a.b:port", "https://a.b/?", "file:///etc/passwd"],
+)  # fmt: skip
+def test_anything_but_the_root_of_a_server_is_refused(url: str) -> None:
+    with pytest.raises(Misconfigured) as found:
+        deployment_of(url)
+    assert "secret" not in found.value.render()
