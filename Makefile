@@ -1,13 +1,12 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
 
 PYTHON ?= python3
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-CODE := src tests bench
+CODE := src tests bench dev
 
 ##@ Use
 .PHONY: help install demo bench
@@ -23,8 +22,10 @@ bench: install ## Measure capture and apply; results go to bench/results
 	$(BIN)/python -m bench
 
 ##@ Prove
-.PHONY: test check test-unit test-spark test-service test-e2e fuzz mutants
-test: check test-spark test-service test-e2e ## Everything, in order of cost
+.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz mutants
+test: check ## Everything: the cheap checks first, then the tier that computes beside those that wait for servers
+	@echo "spark, and beside it service and e2e: each is shown when it is done"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-servers
 
 check: install ## Format, lint, types, architecture and unit tests
 	$(BIN)/ruff format --check $(CODE)
@@ -42,6 +43,10 @@ test-spark: install ## One Spark session
 test-service: install ## Real servers
 	$(PYTEST) tests/service
 
+test-servers: install ## Real servers, then the command
+	$(PYTEST) tests/service
+	$(PYTEST) tests/e2e
+
 test-e2e: install ## The command, killed and started again
 	$(PYTEST) tests/e2e
 
@@ -54,7 +59,11 @@ mutants: install ## Plant bugs into the apply engine, and see that each is caugh
 	$(BIN)/python -m tests.spark.mutants
 
 ##@ Work
-.PHONY: fmt lock clean
+.PHONY: services fmt lock clean
+SERVICES :=
+services: install ## Run the servers that tests use, or those in SERVICES, until Ctrl-C
+	$(BIN)/python -m dev.services up $(SERVICES)
+
 fmt: install ## Format the code and repair what ruff can repair
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)

@@ -1,7 +1,8 @@
 """What every source must do, as tests: a source passes if a class that opens it inherits these.
 
 A subclass gives `open`, a reader of the same system each time it is called, and `write`, which makes a
-few changes there. What was acknowledged may be gone, so a test that reads twice does not acknowledge.
+few changes there. What was acknowledged may be gone, so a test that reads twice does not acknowledge. A
+source whose rows are not like Kafka's says how to read them: `event`, `table_of`, `schemas_of`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ class SourceContract:
 
     def event(self, row: dict[str, object]) -> Event:
         return row["topic"], row["key"], row["value"]
+
+    def table_of(self, row: dict[str, object]) -> str:
+        """Return the table that a row belongs to, perhaps with something before it."""
+        return str(row["topic"])
+
+    def schemas_of(self, row: dict[str, object]) -> list[str]:
+        """Return the fingerprints of the schemas that a row names."""
+        headers = row["headers"]
+        assert isinstance(headers, list)
+        return [header["value"].decode() for header in headers if header["key"] == SCHEMA_HEADER]
 
     def events(self, pages: list[Page[pa.Table]]) -> list[Event]:
         return [self.event(row) for page in pages for row in page.rows.to_pylist()]
@@ -95,9 +106,10 @@ class SourceContract:
         self.write(4)
         for page in self.read(start):
             for row in page.rows.to_pylist():
-                named = [header["value"].decode() for header in row["headers"] if header["key"] == SCHEMA_HEADER]
+                named = self.schemas_of(row)
                 assert len(named) == 1
-                assert row["topic"].endswith(page.schemas[named[0]].name)
+                assert self.table_of(row).endswith(page.schemas[named[0]].name)
+                assert page.schemas[named[0]].fingerprint() == named[0]
 
     def test_closing_ends_the_pages_after_the_one_in_hand(self, start: Checkpoint) -> None:
         self.write(8)

@@ -24,8 +24,14 @@ from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
 
+SINKS = """
+- {sink_id: lake, sink_type: delta, mode: scd1, schema_evolution: alter, delta: {path: lake}}
+- {sink_id: events, sink_type: delta, mode: append, delta: {path: events}}
+"""
+
 _PLATFORM = """
 slice: {max_rows: MAX_ROWS, interval_seconds: 0.2}
+health_port: 0
 spark: {master: "local[2]", conf: {spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1}}
 """
 
@@ -47,6 +53,7 @@ class Shop:
     database: str = field(default_factory=lambda: f"kill_{uuid.uuid4().hex[:10]}")
     step: int = 0
     max_rows: int = 400
+    sinks: str = SINKS
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -70,9 +77,10 @@ class Shop:
                   publication_name: {self.database}
                   tables: [public.items, public.parts, public.scratch]
                 sinks:
-                  - {{sink_id: lake, sink_type: delta, mode: scd1, schema_evolution: alter, delta: {{path: lake}}}}
-                  - {{sink_id: events, sink_type: delta, mode: append, delta: {{path: events}}}}
                 """
+            )
+            + textwrap.indent(
+                self.sinks.replace("PORT", str(self.server.port)).replace("DATABASE", self.database), "  "
             )
         )
         self.platform = self.folder / "platform.yaml"

@@ -26,6 +26,7 @@ DRAIN = [
     "C25=kill",
     "C26=kill:2",
     "C27=kill",
+    "C28=kill",
 ]
 
 

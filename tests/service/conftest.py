@@ -1,4 +1,4 @@
-"""One real PostgreSQL for the session, and a fresh database per test."""
+"""One real server of each kind for the session, started when a test first asks for it; a fresh database per test."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
+from dev.services import Group, on_demand
+from dev.services.connect import Connect
+from dev.services.kafka import Kafka
+from dev.services.mariadb import MariaDb
+from dev.services.registry import Registry
+from dev.services.s3 import S3
 from tailrace.demo.postgres import EmbeddedPostgres
+from tailrace.spark import session
 from tests.service.reading import Database
 
 _numbers = itertools.count(1)
@@ -44,3 +52,49 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [name]
         )
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session for targets that are servers, set as in the tier below."""
+    conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    started = session(**conf, **{"spark.sql.shuffle.partitions": "2"})
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Group]:
+    """The group the fixtures below start; a test that stops a server must take one of its own."""
+    with on_demand() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def kafka(services: Group) -> Kafka:
+    services.start("kafka")
+    return services.kafka
+
+
+@pytest.fixture(scope="session")
+def registry(services: Group) -> Registry:
+    services.start("registry")
+    return services.registry
+
+
+@pytest.fixture(scope="session")
+def connect(services: Group) -> Connect:
+    services.start("connect")
+    return services.connect
+
+
+@pytest.fixture(scope="session")
+def mariadb(services: Group) -> MariaDb:
+    services.start("mariadb")
+    return services.mariadb
+
+
+@pytest.fixture(scope="session")
+def s3(services: Group) -> S3:
+    services.start("s3")
+    return services.s3

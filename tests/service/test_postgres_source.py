@@ -254,6 +254,22 @@ def test_a_new_column_is_a_new_schema_with_its_default(database: Database) -> No
     ]
 
 
+def test_a_null_in_a_column_with_a_default_stays_null(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY, n int DEFAULT 7, s text DEFAULT 'x', d numeric(6,2) DEFAULT 1.5)",
+        "INSERT INTO a VALUES (1, null, null, null)",
+    )
+    source = database.source()
+    pages = database.read(source)
+    database.run("INSERT INTO a VALUES (2, null, 'y', null)", "UPDATE a SET s = null WHERE id = 2")
+    pages += database.read(source, pages[-1].checkpoint)
+    assert [event["after"] for event in events(pages)] == [
+        {"id": 1, "n": None, "s": None, "d": None},
+        {"id": 2, "n": None, "s": "y", "d": None},
+        {"id": 2, "n": None, "s": None, "d": None},
+    ]
+
+
 def test_without_a_snapshot_only_later_changes_come(database: Database) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     source = database.source(snapshot_mode="never")

@@ -1,4 +1,7 @@
-"""One session for the tier: two cores, two shuffle partitions, and only the quick compiler, as all tables are tiny."""
+"""One session for the tier: two cores, two shuffle partitions, and nothing compiled that a tiny table does not need.
+
+Compiling the plan of a statement takes longer here than running it. What is compiled is run by the e2e tier.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ def spark() -> Iterator[SparkSession]:
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         }
     )
     yield started

@@ -31,6 +31,8 @@ class Mutant:
     old: str
     new: str
     kind: dict[str, Any]
+    histories: int = HISTORIES
+    """More for a bug that few histories show."""
 
 
 SCD1, SCD2 = {"scd_type": 1}, {"scd_type": 2}
@@ -39,7 +41,14 @@ NULLS2, PARTIAL2 = SCD2 | {"ignore_nulls": True}, SCD2 | {"partial": True}
 
 MUTANTS = [
     Mutant("an upsert that ties is stale", "apply/engine.py", '| (level & ~F.col("_cdc_beaten"))', "", SCD1),
-    Mutant("a delete that ties does not shadow its upsert", "apply/engine.py", ' & ~F.col("_cdc_beaten")', "", SCD1),
+    Mutant(
+        "a delete that ties does not shadow its upsert",
+        "apply/engine.py",
+        'level & ~F.col("_cdc_beaten")',
+        "level & (column(OP) != Op.DELETE.value)",
+        SCD1,
+        histories=2_000,
+    ),
     Mutant(
         "late events are not dropped", "apply/engine.py", 'F.col("_cdc_seen").isNull() | news |', "F.lit(True) |", SCD1
     ),
@@ -95,7 +104,7 @@ MUTANTS = [
         "apply/history.py",
         'F.least("_cdc_from", "_cdc_start")',
         'F.col("_cdc_from")',
-        SCD2,
+        SCD2 | {"tracked": ("a",)},
     ),
     Mutant(
         "nothing is hidden",
@@ -202,12 +211,12 @@ def fresh(folder: Path | None) -> None:
         sys.path.insert(0, str(folder))
 
 
-def notices(kind: dict[str, Any], spark: Any) -> str:
+def notices(kind: dict[str, Any], spark: Any, histories: int = HISTORIES) -> str:
     """Return what is wrong with the table, empty if nothing is."""
     fuzz: Any = import_module("tests.spark.fuzz")
     with tempfile.TemporaryDirectory(prefix="tailrace-mutant-table-") as folder:
         try:
-            fuzz.check(spark, Path(folder), SEED, fuzz.Kind(**kind), HISTORIES)
+            fuzz.check(spark, Path(folder), SEED, fuzz.Kind(**kind), histories)
         except Exception as error:  # noqa: BLE001 - any failure is a catch
             return f"{type(error).__name__}: {error}"
     return ""
@@ -224,7 +233,7 @@ def caught(mutant: Mutant, spark: Any) -> str:
         (package / mutant.file).write_text(text.replace(mutant.old, mutant.new), "utf-8")
         fresh(Path(folder))
         try:
-            return notices(mutant.kind, spark)
+            return notices(mutant.kind, spark, mutant.histories)
         finally:
             fresh(None)
 

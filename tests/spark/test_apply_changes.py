@@ -197,6 +197,22 @@ def test_a_new_column_is_left_out_with_a_warning_if_so_asked(spark: SparkSession
     assert rows(target) == [(1, "b", 1)]
 
 
+def test_a_value_inside_a_struct_that_does_not_fit_is_rejected_and_not_lost(spark: SparkSession, target: str) -> None:
+    schema = "id int, size struct<cm:{0},all:array<{0}>>, seq bigint, op string"
+    apply(feed(spark, (1, (5, [1]), 10, "u"), schema=schema.format("int")), target)
+    wide = feed(
+        spark,
+        (1, (1 << 40, [1]), 20, "u"),
+        (2, (7, [1 << 40]), 20, "u"),
+        (3, (8, [2]), 20, "u"),
+        schema=schema.format("bigint"),
+    )
+    with pytest.warns(UserWarning, match="stays struct<cm:int"):
+        done = apply(wide, target, schema_evolution="skip")
+    assert (done.applied, done.rejected) == (1, 2)
+    assert [row[0] for row in rows(target, "size.cm")] == [5, 8]
+
+
 def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSession, target: str) -> None:
     twins = spark.range(1).select(
         F.lit(1).alias("id"),

@@ -1,128 +1,30 @@
-"""The cases of Spark's AUTO CDC, on Delta: one test per vector, by its name.
-
-Vectors that ask for the same thing are applied side by side, each under a key of its own, to save time.
-"""
+"""The cases of Spark's AUTO CDC, on every target that needs no server: one test per vector, by its name."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import SparkSession
 
-import tailrace
-from tailrace.core.errors import TailraceError
+from tests.autocdc import VECTORS, Results, Vector
 
-Vector = dict[str, Any]
-VECTORS: list[Vector] = json.loads((Path(__file__).parents[1] / "vectors" / "autocdc.json").read_text("utf-8"))
-CODES = {
-    "AUTOCDC_MICROBATCH_VALIDATION.NULL_KEY": "null-key",
-    "AUTOCDC_MICROBATCH_VALIDATION.NULL_SEQUENCE": "null-sequence",
-    "AUTOCDC_INVALID_STATE.KEY_SCHEMA_DRIFT": "key-changed",
-    "AUTOCDC_INVALID_STATE.SEQUENCING_TYPE_DRIFT": "sequence-type-changed",
-    "AUTOCDC_INVALID_STATE.SCD_TYPE_DRIFT": "scd-type-changed",
-    "AUTOCDC_INVALID_STATE.TRACK_HISTORY_DRIFT": "tracking-changed",
-    "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE": "schema-refused",
-}
-
-
-def feed(spark: SparkSession, rows: list[dict[str, Any]], schema: dict[str, str]) -> DataFrame:
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in schema.items())
-    texts = spark.createDataFrame([(json.dumps(row),) for row in rows], "value string")
-    return texts.selectExpr(f"from_json(value, '{columns}') AS row").select("row.*")
-
-
-def plain(value: Any) -> Any:
-    return {k: plain(v) for k, v in value.asDict().items()} if isinstance(value, Row) else value
-
-
-def canonical(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(json.dumps(row, sort_keys=True) for row in rows)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Vectors that ask for the same, side by side in one table: each is told by a key column of its own."""
-
-    vectors: list[Vector]
-    target: str
-
-    def apply(self, spark: SparkSession, n: int) -> None:
-        first = self.vectors[0]
-        packed = len(self.vectors) > 1
-        rows = [
-            row | ({"vector": vector["name"]} if packed else {})
-            for vector in self.vectors
-            for row in (vector["batches"][n] if n < len(vector["batches"]) else [])
-        ]
-        schema = first["batch_schemas"][n] if "batch_schemas" in first else first["schema"]
-        keys = first["keys_by_batch"][n] if "keys_by_batch" in first else first["keys"]
-        # A wider type is welcome here, so the refusal that the vector tells of is asked for.
-        widened = first.get("expected_error") == "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
-        options = dict(first["options"])
-        if packed and "column_list" in options:
-            options["column_list"] = [*options["column_list"], "vector"]
-        tailrace.apply_changes(
-            feed(spark, rows, schema | ({"vector": "string"} if packed else {})),
-            self.target,
-            keys=[*keys, "vector"] if packed else keys,
-            sequence_by=first["sequence_by_by_batch"][n] if "sequence_by_by_batch" in first else first["sequence_by"],
-            stored_as_scd_type=first["scd_type_by_batch"][n] if "scd_type_by_batch" in first else first["scd_type"],
-            on_invalid="fail",
-            schema_evolution="fail" if widened else "alter",
-            batch_id=first["batch_ids"][n] if "batch_ids" in first else None,
-            **options,
-        )
-
-    def rows(self) -> dict[str, list[str]]:
-        found: dict[str, list[Any]] = {vector["name"]: [] for vector in self.vectors}
-        for row in tailrace.read(self.target).collect():
-            values = {name: plain(value) for name, value in row.asDict().items()}
-            found[values.pop("vector", self.vectors[0]["name"])].append(values)
-        return {name: canonical(rows) for name, rows in found.items()}
-
-    def run(self, spark: SparkSession) -> list[dict[str, list[str]]]:
-        """Apply every batch; return the rows of each vector after each."""
-        after = []
-        for n in range(max(len(vector["batches"]) for vector in self.vectors)):
-            if self.vectors[0].get("error_batch") == n:
-                with pytest.raises(TailraceError) as raised:
-                    self.apply(spark, n)
-                assert raised.value.code == CODES[self.vectors[0]["expected_error"]]
-            else:
-                self.apply(spark, n)
-            after.append(self.rows())
-        return after
-
-
-def group_of(vector: Vector) -> str:
-    alone = {"batch_schemas", "expected_error", "batch_ids", "level"} & vector.keys()
-    asked = [vector[name] for name in ("scd_type", "schema", "options", "keys", "sequence_by")]
-    return vector["name"] if alone else json.dumps(asked)
+OTHERS = ("sqlite", "duckdb")
 
 
 @pytest.fixture(scope="module")
-def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Vector], list[Any]]:
-    done: dict[str, list[Any]] = {}
+def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    def place(kind: str) -> str:
+        folder = tmp_path_factory.mktemp("vectors")
+        return f"delta:{folder}/table" if kind == "delta" else f"{kind}:{folder}/tables.db#table"
 
-    def run(vector: Vector) -> list[Any]:
-        name = group_of(vector)
-        if name not in done:
-            vectors = [other for other in VECTORS if group_of(other) == name]
-            done[name] = Group(vectors, f"delta:{tmp_path_factory.mktemp('vectors')}/table").run(spark)
-        return done[name]
-
-    return run
+    return Results(spark, place)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
-def test_the_table_is_what_auto_cdc_makes(vector: Vector, results: Callable[[Vector], list[Any]]) -> None:
-    after = [rows[vector["name"]] for rows in results(vector)]
-    for n, expected in vector.get("expected_after", {}).items():
-        assert after[int(n)] == canonical(expected)
-    allowed = vector.get("expected_one_of") or [vector["expected"]]
-    assert after[-1] in [canonical(rows) for rows in allowed]
+def test_the_table_is_what_auto_cdc_makes(vector: Vector, results: Results) -> None:
+    results.check("delta", vector)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
+def test_a_table_in_a_database_is_no_other(vector: Vector, kind: str, results: Results) -> None:
+    results.check(kind, vector)

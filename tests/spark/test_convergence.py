@@ -3,57 +3,20 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Target
 from tailrace.control.progress import Progress
-from tailrace.control.rejects import Rejects
 from tailrace.core.change import Change, Op, fold
 from tailrace.core.position import Phase, position
-from tailrace.core.table import Evolution
 from tailrace.log.memory import MemoryLog
-from tailrace.runtime.drain import Drain, Pace, drain
-from tailrace.runtime.fold import Choice, Counts, Fold, Rules
-from tailrace.runtime.report import Silent
 from tailrace.sources.memory import MemorySource
-from tailrace.targets import delta
+from tests.spark.drains import drained, lake, logged
 from tests.spark.histories import TABLE, packed
 
 HISTORIES, EVENTS = 400, 12
-
-
-def logged(changes: Sequence[Change], page_rows: int, *, ordered: bool = True) -> MemoryLog:
-    log = MemoryLog(ordered=ordered)
-    log.recover(None)
-    for page in MemorySource([TABLE], changes, page_rows=page_rows).pages(None):
-        log.append(page)
-    return log
-
-
-def drained(spark: SparkSession, log: MemoryLog, target: Target, folder: Path, max_rows: int) -> list[Counts]:
-    rejects = Rejects(folder / "rejects", enabled=False, limit=0)
-    work = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 20), rejects, Silent())
-    pace = Pace(max_rows, 0.1)
-    tables = {f"cdc.{TABLE.name}": Choice(TABLE.name)}
-    job = Drain("t", log, work, tables, Progress(folder / "progress"), pace, Silent())
-    done = drain(job, threading.Event(), lambda step: step(), upto=log.head())
-    return [counts for _, slices in done for counts in slices]
-
-
-def lake(spark: SparkSession, folder: Path) -> Target:
-    return delta.open_target(
-        "t",
-        delta.Options(path=str(folder / "lake")),
-        spark=lambda: spark,
-        pipeline_id="p",
-        tables={TABLE.name: "packed"},
-        mode="scd1",
-    )
 
 
 def rows_in(spark: SparkSession, folder: Path) -> dict[tuple[object, ...], tuple[str, dict[str, object]]]:

@@ -40,7 +40,7 @@ def cdc(*arguments: object) -> int:
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cdc("--help") == 0
     shown = capsys.readouterr().out
-    for command in ("demo", "validate", "plan", "run", "status", "lag", "undeploy"):
+    for command in ("demo", "validate", "plan", "run", "status", "lag", "health", "undeploy"):
         assert f"  {command} " in shown
     assert "..." not in shown.split("Commands:")[1]
 
@@ -133,7 +133,9 @@ def test_the_status_of_a_pipeline_that_never_ran(capsys: pytest.CaptureFixture[s
 def test_a_database_that_is_down_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.environ["SHOP_PORT"] = "1"
     try:
-        code = cdc("run", EXAMPLES / "postgres-to-delta.yaml", "--once", "--json")
+        (tmp_path / "platform.yaml").write_text("health_port: 0")
+        platform = ("--platform-config", tmp_path / "platform.yaml")
+        code = cdc("run", EXAMPLES / "postgres-to-delta.yaml", "--once", "--json", *platform)
     finally:
         del os.environ["SHOP_PORT"]
     printed = capsys.readouterr()

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console as Terminal
 from rich.progress import Progress
 
+from tailrace.control.lag import Lag, TargetLag
 from tailrace.core.checkpoint import Snapshotting, Tailing
-from tailrace.core.errors import Halt
-from tailrace.runtime.report import Console, JsonLines, Reporter, Silent, reporting
+from tailrace.core.errors import Halt, Retryable
+from tailrace.runtime.report import Console, JsonLines, Reporter, Several, Silent, reporting
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,20 @@ class Counts:
 
 
 def tell(report: Reporter) -> None:
+    report.begun(["lake", "other"])
     report.page(10, Snapshotting("o", "0/1", "c"), 40)
     report.behind("lake", 5, 15)
     report.page(3, Tailing("o", "0/2"))
     report.slice("lake", 18, [Counts("a", 9, 8, 1), Counts("b", 4, 3, 0, 0, 1)], 0.25)
     report.slice("other", 13, [Counts("a", 13, 13)], 0.25)
     report.warning("look")
+    report.evolved("lake", "a", ["added x"])
+    report.measured(Lag({"at": "0/2"}, (TargetLag("lake", 4, 7), TargetLag("other", 7, 7))))
+    report.measured(Lag(error=Retryable("lost", "it went away")))
+    report.retrying("lake", Retryable("busy", "busy"))
     report.failed("lake", Halt("a-b", "it stops", "Do."))
+    report.failed("lake", Halt("type-changed", "it differs", "Do."))
+    report.halted("source", Halt("c-d", "it ends", "Do."))
     report.event("retry", attempt=2)
 
 
@@ -41,20 +49,60 @@ def test_json_lines_have_time_level_run_and_fields() -> None:
     tell(JsonLines(stream, "shop"))
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines] == [
+        "run begun",
         "page appended",
         "target behind",
         "page appended",
         "slice applied",
         "slice applied",
         "warning",
+        "schema.version_changed",
+        "consumer.lag",
+        "consumer.lag",
         "pipeline.sink_write_error",
+        "schema.incompatible_change_detected",
+        "pipeline.sink_write_error",
+        "pump halted",
         "retry",
     ]
     assert {line["pipeline_id"] for line in lines} == {"shop"}
     assert len({line["run_id"] for line in lines}) == 1
-    assert lines[0]["checkpoint"]["phase"] == "snapshotting"
-    assert (lines[3]["read"], lines[3]["applied"], lines[3]["rejected"]) == (13, 11, 1)
-    assert (lines[6]["level"], lines[6]["code"]) == ("error", "a-b")
+    assert lines[1]["checkpoint"]["phase"] == "snapshotting"
+    assert (lines[4]["read"], lines[4]["applied"], lines[4]["rejected"]) == (13, 11, 1)
+    assert (lines[8]["level"], lines[8]["total_lag"], lines[8]["source"]) == ("info", 3, {"at": "0/2"})
+    assert lines[8]["partitions"][0] == {"sink_id": "lake", "lag": 3, "offset": 4}
+    assert (lines[9]["level"], lines[9]["code"]) == ("warning", "lost")
+    assert (lines[10]["level"], lines[10]["code"]) == ("error", "a-b")
+    assert (lines[13]["level"], lines[13]["part"], lines[13]["code"]) == ("error", "source", "c-d")
+
+
+def test_lines_carry_the_run_that_they_are_given() -> None:
+    stream = io.StringIO()
+    tell(JsonLines(stream, "shop", "r1"))
+    assert {json.loads(line)["run_id"] for line in stream.getvalue().splitlines()} == {"r1"}
+
+
+def test_several_reporters_are_told_the_same() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    tell(Several(JsonLines(first, "shop", "r1"), JsonLines(second, "shop", "r1")))
+
+    def events(stream: io.StringIO) -> list[object]:
+        return [{**json.loads(line), "at": None} for line in stream.getvalue().splitlines()]
+
+    alone = io.StringIO()
+    tell(JsonLines(alone, "shop", "r1"))
+    assert events(first) == events(second) == events(alone)
+
+
+def test_a_terminal_shows_no_measurements() -> None:
+    text = io.StringIO()
+    progress = Progress(console=Terminal(file=text, force_terminal=False, width=100), auto_refresh=False)
+    console = Console(progress)
+    console.begun(["lake"])
+    console.evolved("lake", "a", ["added x"])
+    console.measured(Lag({}, (TargetLag("lake", 4, 7),)))
+    console.retrying("lake", Retryable("busy", "busy"))
+    assert text.getvalue() == ""
 
 
 def test_bars_follow_the_rows() -> None:

@@ -211,15 +211,6 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, old: str, new: str
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            "sink_type: box",
-            "sink_type: box\n    mode: scd2",
-            'sinks.mode "scd2" is not in this release\n  hint: Use scd1',
-        ),
-        ("sink_type: box", "sink_type: box\n    delete_mode: soft", 'sinks.delete_mode "soft" is not'),
-        ("sink_type: box", "sink_type: box\n    soft_delete_column: gone", "sinks.soft_delete_column is not"),
-        ("sinks:", "cdc: {envelope: maxwell}\nsinks:", 'cdc.envelope "maxwell" is not'),
-        ("sinks:", "cdc: {op_map: {I: c}}\nsinks:", "cdc.op_map is not"),
         ("database: shop", "database: shop\n  shelves: two", 'source.shelves "two" is not in this release'),
     ],
 )
@@ -231,8 +222,7 @@ def test_what_this_release_cannot_do_is_refused(tmp_path: Path, old: str, new: s
 
 def test_a_key_that_has_no_effect_here_gets_a_warning(tmp_path: Path) -> None:
     text = GOOD.replace("sinks:", "cdc: {out_of_order_tolerance_ms: 5000}\nsinks:")
-    text = text.replace("sink_type: box", "sink_type: box\n    tables: {public.orders: {track_history: [a]}}")
-    assert [caution.code for caution in pipeline(tmp_path, text).warnings] == ["no-effect", "no-effect"]
+    assert [caution.code for caution in pipeline(tmp_path, text).warnings] == ["no-effect"]
 
 
 def test_what_is_there_may_be_written_out(tmp_path: Path) -> None:
@@ -381,6 +371,7 @@ def test_no_platform_file_means_the_defaults() -> None:
     assert config.log_root("shop") == Path(".tailrace/shop/log")
     assert (config.slice.max_rows, config.slice.interval_seconds) == (500_000, 1.0)
     assert (config.spark.master, config.spark.jars, config.dlq.enabled) == ("local[*]", "auto", True)
+    assert (config.health_enabled, config.health_host, config.health_port) == (True, "127.0.0.1", 8080)
 
 
 def test_every_platform_key_with_an_effect_arrives(tmp_path: Path) -> None:
@@ -388,7 +379,8 @@ def test_every_platform_key_with_an_effect_arrives(tmp_path: Path) -> None:
         "control: {root: /c}\nlog: {root: /l, retention_days: 3}\n"
         "spark: {master: 'local[2]', jars: provided, conf: {a.b: 2}}\n"
         "slice: {max_rows: 7, interval_seconds: 0.5}\nlimits: {max_event_bytes: 2048, max_rejects: 0}\n"
-        "retry: {max_attempts: 2}\ndlq: {enabled: false}\nhealth_enabled: false\n"
+        "retry: {max_attempts: 2}\ndlq: {enabled: false}\nhealth_enabled: false\nhealth_host: 0.0.0.0\n"
+        "health_port: 0\nhealth_max_lag_seconds: 60\nhealth_max_slot_bytes: null\nlag_monitor_interval_seconds: 5\n"
     )
     loaded = platform(tmp_path, text)
     config = loaded.config
@@ -396,13 +388,16 @@ def test_every_platform_key_with_an_effect_arrives(tmp_path: Path) -> None:
     assert (config.log_root("shop"), config.control_root("shop")) == (Path("/l/shop"), Path("/c/shop"))
     assert config.spark.conf == {"a.b": "2"}
     assert (config.slice.max_rows, config.limits.max_rejects, config.dlq.enabled) == (7, 0, False)
+    assert (config.health_enabled, config.health_host, config.health_port) == (False, "0.0.0.0", 0)
+    assert (config.health_max_lag_seconds, config.health_max_slot_bytes) == (60, None)
+    assert config.lag_monitor_interval_seconds == 5
 
 
 def test_platform_keys_without_an_effect_get_a_warning(tmp_path: Path) -> None:
-    text = "kafka: {bootstrap_servers: 'k:9092'}\nhealth_port: 8080\nlag_monitor_interval_seconds: 5\n"
+    text = "connector: {connect_url: 'http://k:8083'}\nmax_buffered_messages: 5\ndlq: {max_retries: 1}\n"
     loaded = platform(tmp_path, text)
     assert [caution.code for caution in loaded.warnings] == ["no-effect"] * 3
-    assert "platform.yaml:1:28: kafka.bootstrap_servers has no effect" in loaded.warnings[0].message
+    assert "platform.yaml:1:26: connector.connect_url has no effect" in loaded.warnings[0].message
 
 
 @pytest.mark.parametrize(
@@ -422,3 +417,65 @@ def test_a_wrong_platform_file_is_refused(tmp_path: Path, text: str, said: str) 
         platform(tmp_path, text)
     assert said in str(caught.value)
     assert "canary-4" not in caught.value.render()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kafka: {acks: '1'}", 'kafka.acks "1" is not in this release'),
+        ("kafka: {auto_offset_reset: latest}", 'kafka.auto_offset_reset "latest" is not in this release'),
+        ("kafka: {auth_mechanism: sasl_oauthbearer}", 'kafka.auth_mechanism "sasl_oauthbearer" is not in this release'),
+    ],
+)
+def test_what_kafka_cannot_do_yet_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        platform(tmp_path, text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cdc", "said"),
+    [
+        ("{envelope: maxwell}", 'envelope "maxwell" has no meaning here'),
+        ("{op_map: {I: c}}", "op_map has no meaning here"),
+        ("{op_map: {I: x}}", "should be 'c', 'u', 'd', 'r' or 't'"),
+        ("{op_field: \"a['b']\"}", '"op_field" should match'),
+    ],
+)
+def test_a_source_that_knows_its_messages_takes_no_envelope(tmp_path: Path, cdc: str, said: str) -> None:
+    assert said in rendered(tmp_path, GOOD.replace("sinks:", f"cdc: {cdc}\nsinks:"))
+
+
+KAFKA = """\
+pipeline_id: shop
+source: {source_type: kafka, topics: [cdc.public.orders]}
+cdc: {envelope: custom, op_field: action, after_field: new, key_field: new.id, op_map: {INSERT: c}}
+sinks: [{sink_id: lake, sink_type: delta, delta: {path: lake}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("envelope: custom, ", "", "op_field belongs to envelope custom"),
+        ("op_field: action, ", "", 'key "op_field" is missing'),
+        ("topics: [cdc.public.orders]", "topic_pattern: '('", "is not a regular expression"),
+        ("topics: [cdc.public.orders]", "tables: [a.b]", "give either topics or topic_pattern"),
+        ("topics: [cdc.public.orders]", "topics: [a], topic_pattern: a", "give either topics or topic_pattern"),
+        ("cdc.public.orders", "'a b'", "should match"),
+    ],
+)
+def test_a_wrong_pipeline_of_topics_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(KAFKA.replace(old, new))
+    with pytest.raises(Misconfigured) as caught:
+        load_pipeline(path)
+    assert said in caught.value.render()
+
+
+def test_a_pipeline_of_topics_loads(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(KAFKA)
+    loaded = load_pipeline(path)
+    assert (loaded.config.cdc.envelope, loaded.config.cdc.op_map) == ("custom", {"INSERT": "c"})
+    assert not loaded.warnings

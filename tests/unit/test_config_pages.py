@@ -24,7 +24,7 @@ def test_the_configuration_page_is_what_the_models_say() -> None:
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*-to-*.yaml")), ids=lambda path: path.name)
 def test_an_example_loads_without_warnings(example: Path) -> None:
-    assert load_pipeline(example, {"SHOP_PASSWORD": "secret"}).warnings == ()
+    assert load_pipeline(example, {"SHOP_PASSWORD": "secret", "CONVEX_DEPLOY_KEY": "secret"}).warnings == ()
 
 
 def test_the_example_platform_loads_without_warnings() -> None:

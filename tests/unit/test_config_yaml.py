@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.config.document import Place
-from tailrace.config.yaml_text import MAX_BYTES, read_yaml
+from tailrace.config.document import MAX_BYTES, Place
+from tailrace.config.yaml_text import read_yaml
 from tailrace.core.errors import Misconfigured
 
 

@@ -34,7 +34,7 @@ def fake_java(folder: Path, says: str) -> None:
 
 def test_every_locked_jar_has_an_exact_coordinate_and_a_digest() -> None:
     for jar in locked():
-        assert re.fullmatch(r"[\w.]+:[\w.-]+:[\w.]+", jar.coordinate)
+        assert re.fullmatch(r"[\w.]+:[\w.-]+:[\w.-]+", jar.coordinate)
         assert re.fullmatch(r"[0-9a-f]{64}", jar.sha256)
 
 

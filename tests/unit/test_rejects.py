@@ -40,6 +40,15 @@ def test_a_dead_letter_holds_the_event_and_the_reason(rejects: Rejects, tmp_path
     }
 
 
+def test_dead_letters_are_found_again(rejects: Rejects) -> None:
+    rejects.put("lake", "log1", [rejected(8), rejected(7, None)])
+    assert [(letter["dlq.source_offset"], letter["value"]) for letter in rejects.letters("lake")] == [
+        (7, None),
+        (8, '{"op":"c"}'),
+    ]
+    assert list(rejects.letters("other")) == []
+
+
 def test_keeping_an_event_again_replaces_it(rejects: Rejects) -> None:
     rejects.put("lake", "log1", [rejected(7), rejected(8)])
     rejects.put("lake", "log1", [rejected(7)])

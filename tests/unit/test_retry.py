@@ -111,3 +111,19 @@ def test_waits_grow_up_to_the_longest() -> None:
     stop = threading.Event()
     assert attempt(Work(busy(), busy(), busy()), policy, stop, report) == "done"
     assert [text.split(" in ")[1].split(",")[0] for text in report.warnings] == ["0.1 s", "0.2 s", "0.2 s"]
+
+
+def test_a_wait_is_no_shorter_than_the_other_side_asked_for() -> None:
+    work, report = Work(Retryable("busy", "busy", after=0.06)), Told()
+    assert tried(work, report=report) == "done"
+    assert "trying again in 0.1 s" in report.warnings[0]
+
+
+def test_attempts_count_anew_when_something_was_done_in_between() -> None:
+    work, report = Work(busy(), busy(), busy(), busy(), busy()), Told()
+    policy = RetryConfig(max_attempts=2, initial_wait_seconds=0.001)
+
+    assert attempt(work, policy, threading.Event(), report, lambda: work.tries) == "done"
+    assert work.tries == 6
+    with pytest.raises(Retryable):
+        attempt(Work(busy(), busy()), policy, threading.Event(), report, lambda: 7)

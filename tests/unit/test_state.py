@@ -16,7 +16,7 @@ from tailrace.control.checkpoints import Checkpoints
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
 from tailrace.core import failpoint
-from tailrace.core.checkpoint import Snapshotting, Tailing
+from tailrace.core.checkpoint import Scope, Snapshotting, Tailing
 from tailrace.core.errors import Halt, NotReady, Retryable
 
 CONTENT: state.Document = {"at": "0/16B3748", "ü": ["\n", None, 1.5], "deep": {"b": 1, "a": True}}
@@ -188,3 +188,34 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path: Path) -> None:
     assert refused.value.code == "already-running"
     with only_one(tmp_path):
         pass
+
+
+def test_a_life_may_take_more_tables_in(tmp_path: Path) -> None:
+    life = Checkpoints(tmp_path).begin(("b",))
+    grown = Checkpoints(tmp_path).extend(("a", "b"))
+    assert (grown.epoch, grown.log, grown.tables) == (life.epoch, life.log, ("a", "b"))
+    assert Checkpoints(tmp_path).life() == grown
+    assert Checkpoints(tmp_path).extend(("a",)) == grown
+
+
+def test_the_tables_of_the_last_life_are_known_to_the_next(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path).known() == ()
+    Checkpoints(tmp_path).begin(("a", "b"))
+    assert Checkpoints(tmp_path).known() == ("a", "b")
+    Checkpoints(tmp_path).end()
+    assert Checkpoints(tmp_path).life() is None
+    assert Checkpoints(tmp_path).known() == ("a", "b")
+
+
+def test_a_checkpoint_with_a_scope_is_stored_whole(tmp_path: Path) -> None:
+    scope = Scope("abc", (("a/b.users", "x"), ("users", "")))
+    for checkpoint in (Snapshotting("here", "7", '{"tablet":"x"}', scope), Tailing("here", "9", scope)):
+        Checkpoints(tmp_path).save(checkpoint)
+        assert Checkpoints(tmp_path).load() == checkpoint
+
+
+def test_a_checkpoint_of_another_release_halts(tmp_path: Path) -> None:
+    state.save(tmp_path / "checkpoint.json", {"phase": "tailing", "origin": "here", "at": "3", "more": "x"})
+    with pytest.raises(Halt) as found:
+        Checkpoints(tmp_path).load()
+    assert found.value.code == "corrupt-state"

@@ -32,7 +32,6 @@ class Arguments:
     deletes: Expression
     truncates: Expression | None
     tracked: tuple[str, ...]
-    tracks_all: bool
     ignored: tuple[str, ...]
     """Columns whose NULL means that the row keeps its value."""
     soft: str
@@ -138,7 +137,6 @@ def resolve(
         F.lit(False) if deletes is None else names.expression(deletes),
         None if truncates is None else names.expression(truncates),
         tuple(tracked),
-        track is None and track_except is None,
         tuple(ignored),
         soft_column,
         frozenset(source.columns),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
@@ -23,8 +24,8 @@ from tailrace.core.nested import element_of, entry_of, fields_of, holds_map
 from tailrace.core.table import Column, Table, widens
 
 POSITION, OP, OFFSET, UNCHANGED, PROBLEM = "_cdc_position", "_cdc_op", "_cdc_offset", "_cdc_unchanged", "_cdc_problem"
-EVENTS, OLD_KEY = "_cdc_events", "_cdc_old_key"
-RESERVED = (OP, POSITION, "_cdc_changed_at", "_cdc_topic", "_cdc_partition", OFFSET, UNCHANGED, PROBLEM, OLD_KEY)
+EVENTS, OLD_KEY, TOPIC, PARTITION = "_cdc_events", "_cdc_old_key", "_cdc_topic", "_cdc_partition"
+RESERVED = (OP, POSITION, "_cdc_changed_at", TOPIC, PARTITION, OFFSET, UNCHANGED, PROBLEM, OLD_KEY)
 
 
 def column(name: str) -> Expression:
@@ -71,10 +72,8 @@ def _shape(rows: DataFrame, schema: Table, want: Table, newest: set[str]) -> Dat
             shaped.append(column(target.name))
         else:
             value = conform(column(target.name), source.type, target.type)
-            if not widens(source.type, target.type) and "struct<" not in target.type:
-                lost = column(target.name).isNotNull() & (
-                    value.isNull() | (value.cast(source.type) != column(target.name))
-                )
+            if not widens(source.type, target.type):
+                lost = misfits(column(target.name), source.type, target.type)
                 problem = F.coalesce(problem, F.when(lost, f'bad-value: column "{target.name}" is no {target.type}'))
             shaped.append(value.alias(target.name))
     unchanged = F.array_union(column(UNCHANGED), F.array(*kept)) if kept else column(UNCHANGED)
@@ -104,6 +103,25 @@ def conform(value: Expression, source: str, target: str) -> Expression:
     if entry is not None and wanted_entry is not None:
         return F.transform_values(value, lambda _, item: conform(item, entry[1], wanted_entry[1]))
     return value.try_cast(target)
+
+
+def misfits(value: Expression, source: str, target: str) -> Expression:
+    """Say whether `value` has a part, be it inside a struct, that the type `target` cannot hold."""
+    fields, wanted = fields_of(source), fields_of(target)
+    if source == target or widens(source, target):
+        return F.lit(False)
+    if fields is not None and wanted is not None:
+        parts = [misfits(value[name], kind, wanted[name]) for name, kind in fields.items() if name in wanted]
+        return F.coalesce(reduce(or_, parts, F.lit(False)), F.lit(False))
+    element, wanted_element = element_of(source), element_of(target)
+    if element is not None and wanted_element is not None:
+        return F.coalesce(F.exists(value, lambda item: misfits(item, element, wanted_element)), F.lit(False))
+    entry, wanted_entry = entry_of(source), entry_of(target)
+    if entry is not None and wanted_entry is not None:
+        inside = F.exists(F.map_values(value), lambda item: misfits(item, entry[1], wanted_entry[1]))
+        return F.coalesce(inside, F.lit(False))
+    cast = value.try_cast(target)
+    return value.isNotNull() & (cast.isNull() | (cast.cast(source) != value))
 
 
 def judge(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -221,6 +239,15 @@ def soften(changes: DataFrame, table: Table, flag: str, at: Expression) -> DataF
         OP: F.when(deleted, F.lit(Op.UPDATE.value)).otherwise(column(OP)),
     }
     return changes.select(*(changed.get(name, column(name)).alias(name) for name in changes.columns))
+
+
+def soften_truncated(rows: DataFrame, table: Table, flag: str, floor: str) -> DataFrame:
+    """Mark the rows of a batch that a truncate at `floor` came after; they were deleted by it."""
+    ended = column(POSITION) <= floor
+    kind = table.column(flag).type
+    value = F.lit(True) if kind == "boolean" else F.coalesce(column(flag), F.current_timestamp().cast(kind))
+    marked = {flag: F.when(ended, value).otherwise(column(flag)), POSITION: F.greatest(column(POSITION), F.lit(floor))}
+    return rows.select(*(marked.get(name, column(name)).alias(name) for name in rows.columns))
 
 
 def reconcile(changes: DataFrame, table: Table, order: Expression, *, partial: bool) -> DataFrame:

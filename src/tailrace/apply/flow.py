@@ -121,7 +121,10 @@ class Flow:
             changes = engine.one_per_position(changes, self.shape.keys, self.order)
         if self.soft:
             changes = engine.soften(changes, self.shape, self.soft, self.deleted_at)
-        rows = self._rows(changes).localCheckpoint()
+        rows = self._rows(changes)
+        if self.soft and floor:
+            rows = engine.soften_truncated(rows, self.shape, self.soft, floor)
+        rows = rows.localCheckpoint()
         tally = _tally(seen, taken.get["taken"])
         if tally.rejected:
             self.reject(events.where(column(PROBLEM).isNotNull()))
@@ -135,7 +138,7 @@ class Flow:
         truncate = floor if floor > self.before.floor else ""
         values = frozenset(self.shape.names()) - set(self.shape.keys)
         left_out = values if self.partial or self.soft or self.several else frozenset[str]()
-        batch = Batch(self.shape, rows, new, truncate, left_out, ties=self.ties, after=self._after())
+        batch = Batch(self.shape, rows, new, truncate, left_out, self.soft, self.ties, self._after())
         done = self.target.apply(batch)
         return Outcome(tally, done, new)
 
@@ -212,7 +215,7 @@ class Flow:
         truncate = column(OP) == Op.TRUNCATE.value
         if self.mode == "scd1":
             stale = good & (self.included | _at_or_below(self.before.floor))
-            gone = truncate | _at_or_below(floor)
+            gone = truncate if self.soft else truncate | _at_or_below(floor)
         else:
             stale = good & self.included
             gone = F.lit(False) if self.mode == "append" else truncate

@@ -17,12 +17,9 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.apply.engine import OFFSET, OLD_KEY, OP, POSITION, PROBLEM, UNCHANGED, column
+from tailrace.apply.engine import OFFSET, OLD_KEY, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
 from tailrace.core.change import Op
 from tailrace.core.table import Table
-
-_LONGEST = 8
-"""How often one row may change its key within one slice and still be followed."""
 
 _BORN = (Op.CREATE.value, Op.READ.value)
 
@@ -35,22 +32,25 @@ def carry_over(events: DataFrame, before: DataFrame | None, table: Table) -> Dat
     if not waiting:
         return events
     others = _others(events, moved, table).localCheckpoint()
-    for _ in range(_LONGEST):
+    # One step follows one move, and a row may have moved several times within the slice.
+    left = waiting + 1
+    while 0 < waiting < left:
+        left = waiting
         found = _found(moved, others.unionByName(moved), before, table)
         moved = _filled(moved, found, table).localCheckpoint()
-        left = moved.where(_incomplete()).count()
-        if left in (0, waiting):
-            break
-        waiting = left
-    done = moved.select(
-        column(OFFSET).alias("_cdc_for"), F.struct(UNCHANGED, *map(column, _values(table))).alias("_cdc_row")
-    )
-    joined = events.join(done, column(OFFSET) == F.col("_cdc_for"), "left")
+        waiting = moved.where(_incomplete()).count()
+    done = moved.select(_place().alias("_cdc_for"), F.struct(UNCHANGED, *map(column, _values(table))).alias("_cdc_row"))
+    joined = events.join(done, _place() == F.col("_cdc_for"), "left")
     replaced = {
         name: F.when(F.col("_cdc_for").isNotNull(), F.col("_cdc_row")[name]).otherwise(column(name))
         for name in (UNCHANGED, *_values(table))
     }
     return joined.select(*(replaced.get(name, column(name)).alias(name) for name in events.columns))
+
+
+def _place() -> Expression:
+    """Return what tells one event of a table from another."""
+    return F.struct(column(TOPIC), column(PARTITION), column(OFFSET))
 
 
 def _incomplete() -> Expression:
@@ -68,7 +68,7 @@ def _others(events: DataFrame, moved: DataFrame, table: Table) -> DataFrame:
 def _found(moved: DataFrame, older: DataFrame, before: DataFrame | None, table: Table) -> DataFrame:
     """Return, by offset, what is known of each value that a moved row leaves out."""
     wanted = moved.select(
-        column(OFFSET).alias("_cdc_for"),
+        _place().alias("_cdc_for"),
         column(POSITION).alias("_cdc_at"),
         *(column(OLD_KEY)[key].alias(f"_cdc_old_{n}") for n, key in enumerate(table.keys)),
     )
@@ -99,7 +99,7 @@ def _value(n: int, name: str, *, stored: bool) -> Expression:
 
 
 def _filled(moved: DataFrame, found: DataFrame, table: Table) -> DataFrame:
-    joined = moved.join(found, column(OFFSET) == F.col("_cdc_for"), "left")
+    joined = moved.join(found, _place() == F.col("_cdc_for"), "left")
     changed = {}
     still = []
     for n, name in enumerate(_values(table)):

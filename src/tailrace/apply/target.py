@@ -6,12 +6,14 @@ crash the mark tells what the rows include, and applying the same batch again ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame
 
 from tailrace.apply.ranges import Ranges
+from tailrace.core import offsets
 from tailrace.core.table import Fit, Table
 
 NOWHERE: Ranges = {}
@@ -26,6 +28,8 @@ class Mark:
     position applied, so a batch that starts above it cannot be late. `floor` is the position of the
     newest truncate: nothing at or below it may come back. `batches` names the latest batches that were
     given a name, which are not applied twice.
+
+    Of a log in partitions, `offset` is an `Offsets`; as a number it grows with every commit.
     """
 
     log: str
@@ -33,6 +37,32 @@ class Mark:
     high: str = ""
     floor: str = ""
     batches: tuple[str, ...] = ()
+
+    def includes(self, other: Mark) -> bool:
+        """Say whether rows with this mark have everything up to `other`, so that a batch with it is a repeat."""
+        return self.log == other.log and int(self.offset) >= int(other.offset)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form that a target stores; `mark_from_json` is its inverse."""
+        stored: dict[str, object] = {
+            "log": self.log,
+            "offset": int(self.offset),
+            "high": self.high,
+            "floor": self.floor,
+        }
+        if self.batches:
+            stored["batches"] = list(self.batches)
+        if partitions := offsets.by_partition(self.offset):
+            stored["partitions"] = dict(partitions)
+        return stored
+
+
+def mark_from_json(stored: Mapping[str, Any]) -> Mark:
+    """Return the mark that `Mark.to_json` made."""
+    number = int(stored["offset"])
+    partitions = stored.get("partitions")
+    offset = offsets.from_json(partitions, number) if partitions else number
+    return Mark(stored["log"], offset, stored["high"], stored["floor"], tuple(stored.get("batches", ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +82,8 @@ class Batch:
     """Delete every row whose position is at or below this, in the same commit; empty for no truncate."""
     partial: frozenset[str] = frozenset()
     """The columns that `_cdc_unchanged` names in any row: a column outside it is always carried."""
+    soft: str = ""
+    """The column that a truncate marks in the rows that it would delete; empty if they go."""
     ties: bool = False
     """An upsert at the very position of the row that the target has replaces it."""
     after: Mark | None = None
@@ -86,6 +118,10 @@ class Target(Protocol):
         """Return the shape of `table` without reserved columns; `None` if it does not exist."""
         ...
 
+    def notes(self, table: str) -> dict[str, str]:
+        """Return what was to be remembered with `table` when it was created."""
+        ...
+
     def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         """Return what the target has of each key: key columns, `_cdc_position`, `_cdc_alive`.
 
@@ -117,10 +153,6 @@ class Historic(Protocol):
 
     def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
         """Return the visible records, and what is hidden beside them if there ever was anything."""
-        ...
-
-    def notes(self, table: str) -> dict[str, str]:
-        """Return what was to be remembered with `table` when it was created."""
         ...
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli import convex, feed
 from tailrace.cli.failure import exit_code_of
 from tailrace.core import failpoint
 
 if TYPE_CHECKING:
     from tailrace.runtime.build import Pipeline
+    from tailrace.runtime.run import RunReport
 
 app = typer.Typer(
     name="cdc",
@@ -33,7 +35,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
+app.add_typer(convex.app)
+app.add_typer(feed.app)
+
+PipelineFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The pipeline file, or package.module:name.", show_default=False)
+]
 PlatformFile = Annotated[
     Path | None,
     typer.Option("--platform-config", metavar="FILE", help="The platform file; without it, the defaults."),
@@ -139,16 +146,27 @@ def run(
     from tailrace.cli import files, show
     from tailrace.cli.signals import attend
     from tailrace.runtime.build import open_pipeline
-    from tailrace.runtime.report import reporting
+    from tailrace.runtime.report import Several, new_run_id, reporting
+    from tailrace.runtime.run import reported
+    from tailrace.web.serve import Served
 
     loaded = files.load(file, platform_config)
+    pipeline_id, run_id = loaded.pipeline.config.pipeline_id, new_run_id()
+    served = Served(loaded.pipeline.config, loaded.platform.config, run_id)
     with (
-        reporting(sys.stderr, loaded.pipeline.config.pipeline_id) as report,
+        reporting(sys.stderr, pipeline_id, run_id) as told,
         open_pipeline(loaded.pipeline.config, loaded.platform.config) as pipeline,
     ):
-        done = attend(
-            lambda: pipeline.run(once=once, targets=target, max_slices=max_slices, report=report), pipeline.stop
-        )
+        report = Several(told, served.health)
+
+        def work() -> RunReport:
+            return pipeline.run(once=once, targets=target, max_slices=max_slices, report=report, serving=served.serving)
+
+        def stop() -> None:
+            served.health.stopping()
+            pipeline.stop()
+
+        done = attend(lambda: reported(pipeline_id, work), stop)
     show.tree(done.to_json(), json_wanted=json)
     if error := done.first_error():
         raise error
@@ -170,6 +188,87 @@ def lag(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json 
 
     with _opened(file, platform_config) as pipeline:
         show.rows(pipeline.lag(), json_wanted=json, none="no targets")
+
+
+@app.command()
+def health(*, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Show how the running pipelines are.
+
+    Asks the health server of every pipeline that runs on this machine under control.root. Exits with 0 if all of them
+    are ready, with 1 if a part of one is not, and with 3 if none runs.
+    """
+    from tailrace.cli import health as answers
+    from tailrace.cli import show
+    from tailrace.config.load import load_platform
+    from tailrace.web import ask
+
+    found = ask.running(load_platform(platform_config).config.control.root)
+    if json:
+        show.as_json(found)
+    else:
+        show.rows(answers.components(found), json_wanted=False, none="no pipeline runs")
+    if error := answers.first_failing(found):
+        raise error
+
+
+@app.command()
+def consume(
+    file: PipelineFile,
+    *,
+    platform_config: PlatformFile = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many messages.")] = 10,
+    json: Json = False,
+) -> None:
+    """Print messages of the topics as the engine sees them.
+
+    Begins with the oldest that are still there; touches no target. Rows are shown: mind who looks on.
+    """
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        show.rows(list(pipeline.consume(limit)), json_wanted=json, none="no messages")
+
+
+letters = typer.Typer(help="Look at dead letters: events that can never be applied.", no_args_is_help=True)
+app.add_typer(letters, name="dlq")
+
+
+@letters.command("list")
+def list_letters(
+    file: PipelineFile,
+    *,
+    platform_config: PlatformFile = None,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", metavar="ID", help="Only this target; may be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List them: where each came from, and why it was put aside."""
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        shown = ("id", "dlq.error_type", "dlq.error_message", "dlq.timestamp")
+        rows = [{name: letter.get(name) for name in shown} for letter in pipeline.dead_letters(target)]
+        show.rows(rows, json_wanted=json, none="no dead letters")
+
+
+@letters.command("show")
+def show_letter(
+    file: PipelineFile,
+    letter: Annotated[str, typer.Argument(metavar="ID", help="As `cdc dlq list` prints it.", show_default=False)],
+    *,
+    platform_config: PlatformFile = None,
+    json: Json = False,
+) -> None:
+    """Show one whole. It holds a row: mind who looks on."""
+    from tailrace.cli import show
+    from tailrace.core.errors import Misconfigured
+
+    with _opened(file, platform_config) as pipeline:
+        found = next((one for one in pipeline.dead_letters() if one["id"] == letter), None)
+        if found is None:
+            raise Misconfigured("unknown-letter", f'there is no dead letter "{letter}"', "See cdc dlq list.")
+        show.tree(found, json_wanted=json)
 
 
 @app.command()
@@ -207,7 +306,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(given, prog_name="cdc")
     except SystemExit as end:
         # Before a run has begun there is nothing to finish: a request to end is already fulfilled.
-        stopped = end.code == 130 and any(command in given[:2] for command in ("run", "demo"))
+        stopped = end.code == 130 and any(command in given[:2] for command in ("run", "demo", "emulate"))
         sys.exit(0 if stopped else end.code)
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is, a person reads one line
         sys.exit(exit_code_of(error, debug=debug))

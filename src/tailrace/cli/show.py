@@ -15,6 +15,7 @@ from tailrace.config.platform import PlatformConfig
 
 _PROMISES = {
     Mode.APPEND: "each change event once, rows and mark in one commit",
+    Mode.SCD2: "what each row was and when, up to the mark's position, records and mark in one commit",
     Mode.SCD1: "the source's rows at the mark's position, rows and mark in one commit",
 }
 

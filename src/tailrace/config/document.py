@@ -13,15 +13,24 @@ from tailrace.config.model import Loc
 from tailrace.config.problem import Problem
 from tailrace.core.errors import Misconfigured
 
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 32
+"""How large a file may be, and how deep its values may nest, whatever its format."""
+
 Node = dict[str, "Node"] | list["Node"] | str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line and a column, both counted from 1."""
+    """A line and a column, both counted from 1; or a `part` by its name, where there are no lines."""
 
     line: int
     column: int
+    part: str = ""
+
+    def after(self, name: str) -> str:
+        """Return this place in the document called `name`, as errors say it."""
+        return f"{name}, {self.part}" if self.part else f"{name}:{self.line}:{self.column}"
 
 
 @dataclass(slots=True)
@@ -61,8 +70,7 @@ class Document:
     def told(self, problem: Problem) -> str:
         """Return the message of `problem` with file, line and column before it."""
         place = self.place(problem.loc, at_key=problem.at_key)
-        where = f"{self.name}:{place.line}:{place.column}" if place else self.name
-        return f"{where}: {problem.message}"
+        return f"{place.after(self.name) if place else self.name}: {problem.message}"
 
     def errors(self, problems: Iterable[Problem]) -> list[Misconfigured]:
         """Return `problems` as errors, in the order of the file."""

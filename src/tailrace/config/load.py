@@ -1,6 +1,6 @@
 """A file to a configuration: read, expand, fetch secrets, validate, check, in that order.
 
-`read_yaml` knows a format and no models, `pipeline_from` and `platform_from` know models and no format.
+`read_yaml` and `read_toml` know a format and no models, `pipeline_from` and `platform_from` know models and no format.
 Whatever is wrong in a file is told at once, with its place.
 """
 
@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from tailrace.config.document import Document, Node
+from tailrace.config.address import take_apart
+from tailrace.config.document import MAX_BYTES, Document, Node
 from tailrace.config.environment import expand
 from tailrace.config.model import OPTIONS, Loc, Model, not_yet_in
 from tailrace.config.pipeline import PipelineConfig, problems_of
@@ -22,8 +23,10 @@ from tailrace.config.platform import PlatformConfig
 from tailrace.config.plugin import Kind, available, options_of
 from tailrace.config.problem import Caution, Problem, quoted, raise_all
 from tailrace.config.secret import fetch_secrets
+from tailrace.config.target_layout import has_target_layout, with_sinks
+from tailrace.config.toml_text import read_toml
 from tailrace.config.validation import unknown_key, validate
-from tailrace.config.yaml_text import MAX_BYTES, read_yaml
+from tailrace.config.yaml_text import read_yaml
 from tailrace.core.errors import Misconfigured
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -43,14 +46,20 @@ class Loaded(Generic[Config]):
 
 def load_pipeline(path: Path | str, environ: Mapping[str, str] = os.environ) -> Loaded[PipelineConfig]:
     """Return the pipeline that the file at `path` describes."""
-    return pipeline_from(read_yaml(str(path), _read(Path(path))), environ)
+    return pipeline_from(read(path), environ)
 
 
 def load_platform(path: Path | str | None, environ: Mapping[str, str] = os.environ) -> Loaded[PlatformConfig]:
     """Return the platform that the file at `path` describes; without a file, the defaults."""
     if path is None:
         return Loaded(PlatformConfig())
-    return platform_from(read_yaml(str(path), _read(Path(path))), environ)
+    return platform_from(read(path), environ)
+
+
+def read(path: Path | str) -> Document:
+    """Return what the file at `path` says: TOML if its name ends so, else YAML."""
+    reader = read_toml if Path(path).suffix.lower() == ".toml" else read_yaml
+    return reader(str(path), _bytes(Path(path)))
 
 
 def platform_from(document: Document, environ: Mapping[str, str]) -> Loaded[PlatformConfig]:
@@ -65,7 +74,15 @@ def platform_from(document: Document, environ: Mapping[str, str]) -> Loaded[Plat
 
 def pipeline_from(document: Document, environ: Mapping[str, str]) -> Loaded[PipelineConfig]:
     """Return the pipeline that `document` describes, with the settings of its plugins."""
+    other = has_target_layout(document)
+    if other:
+        take_apart(document)
     problems, cautions = expand(document, environ), list[Problem]()
+    if other:
+        rewritten = with_sinks(document, problems)
+        if rewritten is None:
+            return _finish(document, None, problems, cautions)
+        document = rewritten
     shaped: dict[str, object] = {**document.data}
     for key in sorted(document.data.keys() & (PlatformConfig.model_fields.keys() - PipelineConfig.model_fields.keys())):
         hint = "Move it to the platform file, and pass that with --platform-config."
@@ -158,7 +175,7 @@ def _finish(
     return Loaded(config, tuple(warnings))
 
 
-def _read(path: Path) -> bytes:
+def _bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)

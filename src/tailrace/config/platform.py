@@ -14,46 +14,53 @@ from tailrace.config.model import Model, NotYet, Secret
 from tailrace.config.pipeline import RetryConfig
 
 _KAFKA_ONLY = NotYet(
-    "has no effect with transport_mode embedded", "The kafka transport is not in this release.", refuse=False
+    "has no effect with transport_mode embedded", "Deploying to Kafka Connect is not in this release.", refuse=False
 )
-_ASK = "Use cdc status and cdc lag."
-_NO_HEALTH = "has no effect: the health server is not in this release"
 
 
 class KafkaConfig(Model):
-    """The brokers and the schema registry; for `transport_mode: kafka`."""
+    """The brokers and the schema registry; for `source_type: kafka`."""
 
-    bootstrap_servers: Annotated[str, _KAFKA_ONLY] = "localhost:9092"
+    bootstrap_servers: str = "localhost:9092"
     """The brokers, comma-separated."""
-    schema_registry_url: Annotated[str, _KAFKA_ONLY] = "http://localhost:8081"
-    """The schema registry."""
-    group_id: Annotated[str, _KAFKA_ONLY] = "cdc-platform"
-    """The consumer group."""
-    auto_offset_reset: Annotated[Literal["earliest", "latest"], _KAFKA_ONLY] = "earliest"
-    """Where to begin without a stored offset."""
-    enable_idempotence: Annotated[bool, _KAFKA_ONLY] = True
+    schema_registry_url: str = "http://localhost:8081"
+    """The schema registry, in the way of Confluent's API; it may hold user and password: `https://user:password@host`."""
+    group_id: str = "cdc-platform"
+    """The consumer group under which tools that show lag find a pipeline; `<group_id>-<pipeline_id>` is its name."""
+    auto_offset_reset: Annotated[
+        Literal["earliest", "latest"],
+        NotYet(
+            "is not in this release", "A target built from the end of a topic would lack its rows.", values=("latest",)
+        ),
+    ] = "earliest"
+    """Where to begin with a topic that was never read."""
+    enable_idempotence: bool = True
     """Whether dead letters are produced idempotently."""
-    acks: Annotated[Literal["all", "1", "0"], _KAFKA_ONLY] = "all"
+    acks: Annotated[
+        Literal["all", "1", "0"],
+        NotYet("is not in this release", "A dead letter must be safe before it is passed over.", values=("1", "0")),
+    ] = "all"
     """Which acknowledgements a produced dead letter waits for."""
-    topic_num_partitions: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 1
+    topic_num_partitions: Annotated[int, Field(ge=1)] = 1
     """Partitions of a topic that is created."""
-    topic_replication_factor: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 1
+    topic_replication_factor: Annotated[int, Field(ge=1)] = 1
     """Replicas of a topic that is created."""
-    security_protocol: Annotated[Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], _KAFKA_ONLY] = "PLAINTEXT"
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How brokers are spoken to."""
     auth_mechanism: Annotated[
-        Literal["none", "sasl_plain", "sasl_scram_256", "sasl_scram_512", "sasl_oauthbearer"], _KAFKA_ONLY
+        Literal["none", "sasl_plain", "sasl_scram_256", "sasl_scram_512", "sasl_oauthbearer"],
+        NotYet("is not in this release", "Use a password or a client certificate.", values=("sasl_oauthbearer",)),
     ] = "none"
     """How the client proves who it is."""
-    sasl_username: Annotated[str | None, _KAFKA_ONLY] = None
+    sasl_username: str | None = None
     """The user."""
-    sasl_password: Annotated[Secret | None, _KAFKA_ONLY] = None
+    sasl_password: Secret | None = None
     """The user's password."""
-    ssl_ca_location: Annotated[Path | None, _KAFKA_ONLY] = None
+    ssl_ca_location: Path | None = None
     """The certificates of the authorities that are trusted."""
-    ssl_certificate_location: Annotated[Path | None, _KAFKA_ONLY] = None
+    ssl_certificate_location: Path | None = None
     """The client's own certificate."""
-    ssl_key_location: Annotated[Path | None, _KAFKA_ONLY] = None
+    ssl_key_location: Path | None = None
     """The key of the client's certificate."""
 
 
@@ -75,7 +82,7 @@ class DlqConfig(Model):
 
     enabled: bool = True
     """Keep it aside and go on; `false` halts the pipeline at such an event."""
-    topic_suffix: Annotated[str, _KAFKA_ONLY] = "dlq"
+    topic_suffix: str = "dlq"
     """Ends the name of a dead-letter topic."""
     max_retries: Annotated[
         int,
@@ -83,7 +90,7 @@ class DlqConfig(Model):
         NotYet("has no effect", "A bad event is not retried, and other errors follow retry.", refuse=False),
     ] = 3
     """Retries before an event is put aside. An event that can never be applied is put aside at once."""
-    include_headers: Annotated[bool, _KAFKA_ONLY] = True
+    include_headers: bool = True
     """Whether a dead letter carries diagnostic headers."""
 
 
@@ -137,7 +144,11 @@ class PlatformConfig(Model):
 
     transport_mode: Annotated[
         Literal["embedded", "kafka"],
-        NotYet("is not in this release", "Set it to embedded, or leave it out.", values=("kafka",)),
+        NotYet(
+            "is not in this release",
+            "Leave it out. Topics that a connector fills already are read with source_type: kafka.",
+            values=("kafka",),
+        ),
     ] = "embedded"
     """What carries changes from the source: `embedded` needs nothing installed."""
     kafka: KafkaConfig = KafkaConfig()
@@ -162,10 +173,8 @@ class PlatformConfig(Model):
     """How many messages are read ahead of a slow target, per partition."""
     schema_monitor_interval_seconds: Annotated[float, Field(gt=0), _KAFKA_ONLY] = 30.0
     """How often the schema registry is asked for new versions."""
-    lag_monitor_interval_seconds: Annotated[
-        float, Field(gt=0), NotYet("has no effect in this release", _ASK, refuse=False)
-    ] = 15.0
-    """How often lag is logged."""
+    lag_monitor_interval_seconds: Annotated[float, Field(gt=0)] = 15.0
+    """How often a run measures its lag, logs it, and gives it to the health server."""
     stop_on_incompatible_schema: Annotated[
         bool,
         NotYet(
@@ -174,10 +183,17 @@ class PlatformConfig(Model):
         ),
     ] = False
     """Halt on a schema that the registry calls incompatible."""
-    health_port: Annotated[int, Field(ge=0, le=65535), NotYet(_NO_HEALTH, _ASK, refuse=False)] = 8080
-    """The port of the health server."""
-    health_enabled: Annotated[bool, NotYet(_NO_HEALTH, _ASK, values=("True",), refuse=False)] = True
-    """Whether the health server runs."""
+    health_enabled: bool = True
+    """Whether `cdc run` serves probes, metrics and the live page over HTTP."""
+    health_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address to listen on; `0.0.0.0` for every one. Whoever can reach it may read it: there is no login."""
+    health_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """The port to listen on; 0 takes a free one, which `cdc health` finds. If unset, and 8080 is in use, it is a free
+    one too."""
+    health_max_lag_seconds: Annotated[float, Field(gt=0)] | None = None
+    """The pipeline is not ready while events have waited for a target longer than this; no bound if unset."""
+    health_max_slot_bytes: Annotated[int, Field(ge=1)] | None = 16 * 1024**3
+    """The pipeline is not ready while the replication slot retains more than this; `null` for no bound."""
 
     def control_root(self, pipeline_id: str) -> Path:
         """Return the folder that holds what the pipeline must remember."""

@@ -16,7 +16,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tailrace.config.model import OPTIONS, NotYet, fields_of, is_model, is_secret, parts
-from tailrace.config.pipeline import CdcConfig, PipelineConfig, RetryConfig, SinkConfig, SourceConfig, TableConfig
+from tailrace.config.pipeline import (
+    CdcConfig,
+    OperationsConfig,
+    PipelineConfig,
+    RetryConfig,
+    SinkConfig,
+    SourceConfig,
+    TableConfig,
+)
 from tailrace.config.platform import PlatformConfig
 from tailrace.config.plugin import Kind, available, options_of
 
@@ -25,7 +33,9 @@ _INTRO = """\
 
 Made from the models by `python -m tailrace.config.reference`; do not edit by hand.
 
-A pipeline is one YAML file; a platform file is optional and says how pipelines are run. `cdc validate` checks both.
+A pipeline is one file, in YAML or in TOML, or is declared in Python; a platform file is optional and says how pipelines
+are run. `cdc validate` checks both. The keys below are those of every spelling; [Spellings](../guides/spellings.md)
+shows one pipeline in each, and the layout with `target` that a file may have instead of `sinks`.
 
 - Unknown keys are errors, with file, line and column and the nearest known key. Problems are told all at once.
 - `${NAME}` and `${NAME:-default}` are replaced by environment variables: once, and in values only. A variable that is
@@ -33,7 +43,7 @@ A pipeline is one YAML file; a platform file is optional and says how pipelines 
 - A secret is best written as `${NAME}` or `{file: path}`. One that stands in the file gets a warning, and
   `cdc validate --strict` refuses it. Secrets are never printed.
 - Every scalar but null is text until its key gives it a type: `no`, `010`, `1e3` need no quotes where text is wanted.
-- Tags are refused; a file may have 1,000,000 bytes, 32 levels and 100,000 values, its aliases expanded.
+- A file may have 1,000,000 bytes and 32 levels; in YAML also 100,000 values, its aliases expanded, and no tags.
 - Relative paths are relative to where `cdc` is started.
 """
 
@@ -47,8 +57,15 @@ def _pipeline() -> Iterator[str]:
     yield from _section("## Pipeline file", PipelineConfig)
     yield from _section("### `source`", SourceConfig)
     for name in available(Kind.SOURCE):
-        yield from _section(f"#### `source` with `source_type: {name}`", options_of(Kind.SOURCE, name))
+        options = options_of(Kind.SOURCE, name)
+        yield from _section(f"#### `source` with `source_type: {name}`", options)
+        for key, field in options.model_fields.items():
+            for part in parts(field.annotation):
+                for inner in get_args(part) if get_origin(part) is tuple else ():
+                    if is_model(inner):
+                        yield from _section(f"##### `{key}`, each, with `source_type: {name}`", inner)
     yield from _section("### `cdc`", CdcConfig)
+    yield from _section("#### `cdc.operations`", OperationsConfig)
     yield from _section("### `sinks`, each", SinkConfig)
     yield from _section("#### `tables.<table>`", TableConfig)
     yield from _section("#### `retry`", RetryConfig)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import yaml
 
-from tailrace.config.document import Document, Node, Place
+from tailrace.config.document import MAX_BYTES, MAX_DEPTH, Document, Node, Place
 from tailrace.config.model import Loc
 from tailrace.config.problem import quoted
 from tailrace.core.errors import Misconfigured
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 32
 MAX_NODES = 100_000
 """How many values a file may have once its aliases are expanded."""
 

@@ -7,13 +7,15 @@ everything of the new life sorts above everything of the old.
 
 from __future__ import annotations
 
+import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace.control import state
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.checkpoint import Checkpoint
+from tailrace.core.errors import Halt
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,20 @@ class Checkpoints:
         state.save(self._life, {"epoch": life.epoch, "log": life.log, "tables": list(life.tables)})
         return life
 
+    def extend(self, tables: tuple[str, ...]) -> Life:
+        """Return the present life with `tables` added to those it has."""
+        life = self.begin(tables)
+        every = tuple(sorted({*life.tables, *tables}))
+        if every != life.tables:
+            life = replace(life, tables=every)
+            state.save(self._life, {"epoch": life.epoch, "log": life.log, "tables": list(every)})
+        return life
+
+    def known(self) -> tuple[str, ...]:
+        """Return the tables of the present life, or of the last one: what targets may hold rows of."""
+        tables = (state.load(self._life) or {}).get("tables", [])
+        return tuple(map(str, tables if isinstance(tables, list) else []))
+
     def end(self) -> None:
         """Forget the checkpoint, and let the next `begin` start a new life."""
         self._checkpoint.unlink(missing_ok=True)
@@ -60,7 +76,21 @@ class Checkpoints:
     def load(self) -> Checkpoint | None:
         """Return where the source stands; `None` if nothing was read yet."""
         stored = state.load(self._checkpoint)
-        return None if stored is None else checkpoints.from_json({k: str(v) for k, v in stored.items()})
+        try:
+            return None if stored is None else checkpoints.from_json(stored)
+        except ValueError as error:
+            raise Halt(
+                "corrupt-state",
+                f'state file "{self._checkpoint}" holds no checkpoint of this release',
+                "Run the release that wrote it, or run cdc undeploy and then cdc run, which takes a new snapshot.",
+            ) from error
+
+    def age(self) -> float | None:
+        """Return how many seconds ago the checkpoint was saved; `None` if there is none."""
+        try:
+            return max(time.time() - self._checkpoint.stat().st_mtime, 0.0)
+        except FileNotFoundError:
+            return None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Remember `checkpoint`; the rows before it must be durable already."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tailrace.apply.target import Mark
 from tailrace.control import state
+from tailrace.core import offsets
 from tailrace.core.errors import Halt
 from tailrace.core.table import file_name
 
@@ -29,13 +30,18 @@ class Progress:
             if error.code == "corrupt-state":
                 return -1
             raise
-        return int(str(stored["offset"])) if stored and stored.get("log") == log else -1
+        return offsets.from_json(stored["offset"]) if stored and stored.get("log") == log else -1
 
     def save(self, target: str, log: str, offset: int, marks: Mapping[str, Mark]) -> None:
         """Remember that every table of `target` includes `log` up to `offset`; `marks` are for showing."""
-        seen = {table: {"offset": mark.offset, "position": mark.high} for table, mark in sorted(marks.items())}
+        seen = {
+            table: {"offset": offsets.to_json(mark.offset), "position": mark.high}
+            for table, mark in sorted(marks.items())
+        }
         state.save(
-            self._path(target), {"log": log, "offset": offset, "marks": {**self.marks(target, log), **seen}}, torn="C26"
+            self._path(target),
+            {"log": log, "offset": offsets.to_json(offset), "marks": {**self.marks(target, log), **seen}},
+            torn="C26",
         )
 
     def marks(self, target: str, log: str) -> dict[str, object]:
@@ -46,6 +52,15 @@ class Progress:
             return {}
         marks = stored.get("marks")
         return marks if isinstance(marks, dict) and stored.get("log") == log else {}
+
+    def noted(self, target: str, log: str) -> dict[str, int]:
+        """Return the offsets of those marks, as numbers."""
+        seen = self.marks(target, log)
+        return {
+            table: int(offsets.from_json(mark["offset"]))
+            for table, mark in seen.items()
+            if isinstance(mark, dict) and "offset" in mark
+        }
 
     def _path(self, target: str) -> Path:
         return self._folder / f"{file_name(target)}.json"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from tailrace.control.state import sync_folder, write_durably
 from tailrace.core.errors import Halt
@@ -29,6 +30,29 @@ class Rejected:
     key: bytes | None
     value: bytes | None
     reason: str
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+Letter = dict[str, object]
+"""A dead letter: `key` and `value` as text, and the fields that begin with `dlq.`."""
+
+
+class Aside(Protocol):
+    """Where dead letters go."""
+
+    limit: int
+
+    def put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
+        """Keep `rejected` durably, or halt if dead letters are off or there are too many."""
+        ...
+
+    def count(self, target: str) -> int:
+        """Return how many events of `target` were rejected."""
+        ...
+
+    def letters(self, target: str) -> Iterator[Letter]:
+        """Yield the dead letters of `target`, oldest first by their place in the log."""
+        ...
 
 
 class Rejects:
@@ -44,11 +68,7 @@ class Rejects:
         folder = self._folder / file_name(target)
         for event in rejected:
             if not self._enabled:
-                raise Halt(
-                    "event-rejected",
-                    f'an event of "{event.topic}" at offset {event.offset} cannot be applied: {event.reason}',
-                    "Mend the source row, or set dlq.enabled to true to keep such events aside and go on.",
-                )
+                raise refused(event)
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{log}-{event.partition:04d}-{event.offset:016d}.json"
             temporary = path.with_name(f".{path.name}.tmp")
@@ -57,22 +77,42 @@ class Rejects:
         if self._enabled and folder.is_dir():
             sync_folder(folder)
             if (count := self.count(target)) > self.limit:
-                raise Halt(
-                    "too-many-rejects",
-                    f'target "{target}" has {count} dead letters, and limits.max_rejects is {self.limit}',
-                    f'Look at "{folder}" for the reason. Mend it, or raise limits.max_rejects.',
-                )
+                raise flooded(target, count, self.limit, f'"{folder}"')
 
     def count(self, target: str) -> int:
         """Return how many events of `target` were rejected."""
         folder = self._folder / file_name(target)
         return sum(1 for path in folder.glob("*.json")) if folder.is_dir() else 0
 
+    def letters(self, target: str) -> Iterator[Letter]:
+        """Yield the dead letters of `target`, by log, partition and offset."""
+        folder = self._folder / file_name(target)
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            yield json.loads(path.read_text())
+
+
+def refused(event: Rejected) -> Halt:
+    """Return the error of an event that cannot be applied where none may be put aside."""
+    return Halt(
+        "event-rejected",
+        f'an event of "{event.topic}" at offset {event.offset} cannot be applied: {event.reason}',
+        "Mend the source row, or set dlq.enabled to true to keep such events aside and go on.",
+    )
+
+
+def flooded(target: str, count: int, limit: int, where: str) -> Halt:
+    """Return the error of more dead letters than may be."""
+    return Halt(
+        "too-many-rejects",
+        f'target "{target}" has {count} dead letters, and limits.max_rejects is {limit}',
+        f"Look at {where} for the reason. Mend it, or raise limits.max_rejects.",
+    )
+
 
 def _document(event: Rejected, target: str) -> dict[str, object]:
     return {
-        "key": _text(event.key),
-        "value": _text(event.value),
+        "key": as_text(event.key),
+        "value": as_text(event.value),
         "dlq.source_topic": event.topic,
         "dlq.source_partition": event.partition,
         "dlq.source_offset": event.offset,
@@ -83,7 +123,8 @@ def _document(event: Rejected, target: str) -> dict[str, object]:
     }
 
 
-def _text(value: bytes | None) -> str | None:
+def as_text(value: bytes | None) -> str | None:
+    """Return bytes as text, in base64 where they are none."""
     if value is None:
         return None
     try:

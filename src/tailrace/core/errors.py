@@ -32,7 +32,14 @@ class TailraceError(Exception):
 
 
 class Retryable(TailraceError):
-    """It may work next time; nothing was changed, or what was changed will be recognised."""
+    """It may work next time; nothing was changed, or what was changed will be recognised.
+
+    `after` is how many seconds the other side asked us to wait, if it did.
+    """
+
+    def __init__(self, code: str, message: str, hint: str = "", after: float | None = None) -> None:
+        super().__init__(code, message, hint)
+        self.after = after
 
 
 class Reject(TailraceError):

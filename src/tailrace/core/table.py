@@ -229,6 +229,11 @@ def _refuse_case_twins(names: Iterable[str], table: str) -> None:
             )
 
 
+def table_called(topic: str) -> str | None:
+    """Return the table that `topic` is called after, `<prefix>.<schema>.<table>`; `None` if it is called otherwise."""
+    return ".".join(topic.split(".")[-2:]) if topic.count(".") > 1 else None
+
+
 def target_names(tables: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
     """Return the target's name for each source table: its own, with its schema where two would collide."""
     bare = [table.rsplit(".", 1)[-1].lower() for table in tables]

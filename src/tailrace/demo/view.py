@@ -19,14 +19,15 @@ from rich.table import Table
 
 from tailrace.core.checkpoint import Checkpoint, Snapshotting
 from tailrace.core.errors import TailraceError
+from tailrace.runtime.report import Silent
 
 if TYPE_CHECKING:
-    from tailrace.runtime.report import TableCounts
+    from tailrace.control.health import TableCounts
 
 _LINE_SECONDS = 3.0
 
 
-class Board:
+class Board(Silent):
     """The figures of a run, as told by its reports; a `Reporter`."""
 
     def __init__(self, tables: Sequence[str], tell: Callable[[str], None]) -> None:
@@ -84,6 +85,10 @@ class Board:
     def failed(self, target: str, error: TailraceError) -> None:
         """Show it."""
         self._tell(f"target {target}: {error.render()}")
+
+    def halted(self, part: str, error: TailraceError) -> None:
+        """Show it."""
+        self._tell(f"target {part}: {error.render()}")
 
     def event(self, name: str, **fields: object) -> None:
         """Show it."""

@@ -15,8 +15,6 @@ may share it but differ in key. Snapshot rows lie below every change of their ep
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,30 +22,13 @@ from pyspark.sql import functions as F
 from tailrace.core.change import Op
 from tailrace.core.position import Phase
 from tailrace.core.table import Column, Table
-
-_RAW = {
-    "decimal-text": "string",
-    "date-days": "int",
-    "timestamp-micros": "bigint",
-    "timestamp-iso": "string",
-    "time-micros": "bigint",
-    "base64": "string",
-}
-
-
-_INFINITE = (9223372036825200000, -9223372036832400000)
-"""How the engine writes the timestamps `infinity` and `-infinity`, which no table here can hold."""
-
-
-def quoted(name: str) -> str:
-    """Return `name` as Spark SQL writes an identifier."""
-    return "`" + name.replace("`", "``") + "`"
+from tailrace.envelopes._values import can_fail, decode, quoted, raw_type
 
 
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
     """Open the messages of one table; see the module for the columns that come out."""
-    image = ", ".join(f"{quoted(column.name)}: {_raw_type(column)}" for column in table.columns)
-    key = ", ".join(f"{quoted(name)}: {_raw_type(table.column(name))}" for name in table.keys)
+    image = ", ".join(f"{quoted(column.name)}: {raw_type(column)}" for column in table.columns)
+    key = ", ".join(f"{quoted(name)}: {raw_type(table.column(name))}" for name in table.keys)
     schema = (
         f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, old_key struct<{key}>, "
         "source struct<lsn: bigint, ts_ms: bigint, snapshot: string>, _corrupt string"
@@ -64,8 +45,7 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
     }
     images = parsed.select("*", *(raw[name].alias(f"raw.{n}") for n, name in enumerate(raw)))
     values = {
-        column.name: _decode(column.encoding, column.type)(F.col(f"`raw.{n}`"))
-        for n, column in enumerate(table.columns)
+        column.name: decode(column.encoding, column.type)(F.col(f"`raw.{n}`")) for n, column in enumerate(table.columns)
     }
     return images.select(
         op.alias("_cdc_op"),
@@ -84,7 +64,7 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
 
 
 def _old_key(key: Column) -> Expression:
-    return _decode(key.encoding, key.type)(F.col(f"m.old_key.{quoted(key.name)}")).alias(key.name)
+    return decode(key.encoding, key.type)(F.col(f"m.old_key.{quoted(key.name)}")).alias(key.name)
 
 
 def _position(op: Expression, epoch: int) -> Expression:
@@ -110,52 +90,7 @@ def _problem(table: Table, values: dict[str, Expression], max_bytes: int) -> Exp
         .when((F.col("m.op") != Op.TRUNCATE.value) & image, "missing-image: the message has no row")
     )
     for n, column in enumerate(table.columns):
-        if _can_fail(column.encoding):
+        if can_fail(column.encoding):
             failed = F.col(f"`raw.{n}`").isNotNull() & values[column.name].isNull()
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
     return problem
-
-
-def _raw_type(column: Column) -> str:
-    if column.encoding.startswith("array:"):
-        return f"array<{_RAW[column.encoding.removeprefix('array:')]}>"
-    return _RAW.get(column.encoding, column.type)
-
-
-def _can_fail(encoding: str) -> bool:
-    return encoding.removeprefix("array:") in ("decimal-text", "timestamp-iso", "timestamp-micros")
-
-
-def _decode(encoding: str, type_name: str) -> Callable[[Expression], Expression]:
-    if encoding.startswith("array:"):
-        element = _decode(encoding.removeprefix("array:"), type_name.removeprefix("array<").removesuffix(">"))
-        # An array with an element that cannot be read is no array at all: it must be rejected, not patched.
-        return lambda value: F.when(
-            ~F.exists(value, lambda e: e.isNotNull() & element(e).isNull()), F.transform(value, element)
-        )
-    decoders: dict[str, Callable[[Expression], Expression]] = {
-        "": lambda value: value,
-        "decimal-text": lambda value: value.try_cast(type_name),
-        "date-days": F.date_from_unix_date,
-        "timestamp-micros": lambda value: F.when(
-            ~value.isin(*_INFINITE), F.timestamp_micros(value).cast("timestamp_ntz")
-        ),
-        "timestamp-iso": lambda value: value.try_cast("timestamp"),
-        "time-micros": _time_text,
-        "base64": F.unbase64,
-    }
-    return decoders[encoding]
-
-
-def _time_text(micros: Expression) -> Expression:
-    """Write microseconds since midnight as Postgres shows a time: `08:30:00` or `08:30:00.25`."""
-    seconds = F.floor(micros / 1_000_000).cast("bigint")
-    fraction = F.pmod(micros, F.lit(1_000_000))
-    clock = F.format_string(
-        "%02d:%02d:%02d",
-        F.floor(seconds / 3600).cast("bigint"),
-        F.floor(seconds % 3600 / 60).cast("bigint"),
-        seconds % 60,
-    )
-    text = F.rtrim(F.concat(F.lit("."), F.lpad(fraction.cast("string"), 6, "0")), F.lit("0"))
-    return F.when(micros.isNotNull(), F.concat(clock, F.when(fraction == 0, "").otherwise(text)))

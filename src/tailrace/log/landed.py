@@ -9,8 +9,9 @@ lies between. It is written under another name, made durable, and then renamed, 
 not at all, and the newest page is itself a copy of the checkpoint that it earned: a crash between the
 append and the saved checkpoint costs nothing and repeats nothing.
 
-A snapshot is visible to readers once it is complete. Half a snapshot equals the source at no position,
-and one that was interrupted is taken again from the start.
+A snapshot is visible to readers once it is complete. Half a snapshot equals the source at no position.
+One that was interrupted goes on where it ended if the source can do that, and is else taken again from the
+start. What the rows look like is a `Shape`; rows of Convex lie in `raw_change_log` and not in `pages`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,8 +35,9 @@ from tailrace.core.checkpoint import Checkpoint, Snapshotting
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
-from tailrace.core.table import Table, table_from_json
-from tailrace.envelopes import rows as landed_rows
+from tailrace.core.table import Table
+from tailrace.log.schemas import SchemaFile, SchemaFolder, sync
+from tailrace.log.shape import LIKE_KAFKA, Part, Shape
 from tailrace.log.slice import Contents, Slice, total
 
 _FOOTER = b"tailrace"
@@ -63,11 +64,15 @@ class LandedLog:
     ordered = True
     """Changes of one key lie in the log in the order of their positions."""
 
-    def __init__(self, folder: Path, name: str, epoch: int) -> None:
+    def __init__(self, folder: Path, name: str, epoch: int, shape: Shape = LIKE_KAFKA) -> None:
         self.name = name
         self.epoch = epoch
-        self._pages = folder / name / "pages"
-        self._schemas = folder / name / "schemas"
+        self.envelope = shape.envelope
+        self._shape = shape
+        self._pages = folder / name / shape.folder
+        self._schemas: SchemaFile | SchemaFolder = (
+            SchemaFile(self._pages) if shape.one_schema_file else SchemaFolder(folder / name / "schemas")
+        )
         self._known: dict[str, Table] = {}
         self._footers: dict[Path, _Footer] = {}
         self._listed: list[_File] | None = None
@@ -89,14 +94,14 @@ class LandedLog:
             for leftover in self._pages.glob(".*"):
                 leftover.unlink()
             # A page that was renamed just before the crash counts, so its name must last from here on.
-            _sync(self._pages)
+            sync(self._pages)
             self._listed = None
             files = self._files()
             if files:
                 tail = self._footer(files[-1])
                 behind = isinstance(saved, Snapshotting) and not files[-1].snapshot
                 saved = tail.checkpoint if behind or saved in (None, tail.since) else saved
-            if isinstance(saved, Snapshotting):
+            if isinstance(saved, Snapshotting) and not saved.resumable:
                 for file in reversed(files):
                     file.path.unlink()
                 self._listed = None
@@ -120,7 +125,8 @@ class LandedLog:
         ends_snapshot = bool(files) and files[-1].snapshot and not isinstance(page.checkpoint, Snapshotting)
         if page.rows.num_rows or ends_snapshot:
             with self._writing():
-                self._write_schemas(page)
+                self._schemas.put(page.schemas)
+                self._known.update(page.schemas)
                 self._write(page, first)
         with self._grown:
             self._at = page.checkpoint
@@ -137,17 +143,6 @@ class LandedLog:
                 "Free some space on its disk, or set log.root to another one.",
             ) from error
 
-    def _write_schemas(self, page: Page[pa.Table]) -> None:
-        self._schemas.mkdir(parents=True, exist_ok=True)
-        for fingerprint, table in page.schemas.items():
-            path = self._schemas / f"{fingerprint}.json"
-            if fingerprint not in self._known and not path.exists():
-                temporary = path.with_name(f".{path.name}.tmp")
-                _write_durably(temporary, json.dumps(table.to_json()).encode())
-                temporary.replace(path)
-                _sync(self._schemas)
-            self._known[fingerprint] = table
-
     def _write(self, page: Page[pa.Table], first: int) -> None:
         last = first + page.rows.num_rows - 1
         phase = "s" if isinstance(page.checkpoint, Snapshotting) else "t"
@@ -161,14 +156,13 @@ class LandedLog:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync(self._pages)
+        sync(self._pages)
         self._files().append(_File(path, first, last, phase == "s"))
         failpoint("C09")
 
     def _write_parquet(self, temporary: Path, page: Page[pa.Table], first: int) -> None:
-        table = _with_offsets(page.rows, first)
-        by_topic = _by_topic(table)
-        contents = _contents(by_topic)
+        parts = self._shape.parts(self._shape.numbered(page.rows, first))
+        contents = _contents(parts)
         footer = {
             "counts": [[topic, fingerprint, count] for (topic, fingerprint), count in contents.counts.items()],
             "features": {topic: sorted(found) for topic, found in contents.features.items()},
@@ -178,15 +172,15 @@ class LandedLog:
         with temporary.open("wb") as file:
             with pq.ParquetWriter(
                 file,
-                landed_rows.ARROW,
+                self._shape.arrow,
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=["topic", "headers.list.element.key", "headers.list.element.value"],
-                write_statistics=["topic", "offset"],
+                use_dictionary=list(self._shape.dictionary),
+                write_statistics=list(self._shape.statistics),
             ) as writer:
-                # One row group per topic: a reader of one table skips the others by their statistics.
-                for part in by_topic:
-                    writer.write_table(part)
+                # One row group per table: a reader of one skips the others by their statistics.
+                for part in parts:
+                    writer.write_table(part.rows)
                 failpoint("C06")
                 writer.add_key_value_metadata({_FOOTER: json.dumps(footer).encode()})
             file.flush()
@@ -224,18 +218,17 @@ class LandedLog:
         paths = [str(file.path) for file in chosen]
 
         def read(spark: SparkSession) -> DataFrame:
-            return spark.read.schema(landed_rows.SPARK).parquet(*paths)
+            return self._shape.view(spark.read.schema(self._shape.spark).parquet(*paths))
 
         return Slice(after, chosen[-1].last, total(self._footer(file).contents for file in chosen), read)
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
         if fingerprint not in self._known:
-            path = self._schemas / f"{fingerprint}.json"
             try:
-                self._known[fingerprint] = table_from_json(json.loads(path.read_text()))
+                self._known[fingerprint] = self._schemas.get(fingerprint)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise _corrupt(f'schema "{path}"', error) from error
+                raise _corrupt(f'schema "{self._schemas.place(fingerprint)}"', error) from error
         return self._known[fingerprint]
 
     def wait(self, seconds: float) -> None:
@@ -277,16 +270,16 @@ class LandedLog:
         if file.path not in self._footers:
             try:
                 stored = json.loads((pq.read_metadata(file.path).metadata or {})[_FOOTER])
+                self._footers[file.path] = _Footer(
+                    Contents(
+                        {(topic, fingerprint): count for topic, fingerprint, count in stored["counts"]},
+                        {topic: frozenset(found) for topic, found in stored["features"].items()},
+                    ),
+                    None if stored["since"] is None else checkpoints.from_json(stored["since"]),
+                    checkpoints.from_json(stored["checkpoint"]),
+                )
             except (OSError, KeyError, ValueError) as error:
                 raise _corrupt(f'page "{file.path}"', error) from error
-            self._footers[file.path] = _Footer(
-                Contents(
-                    {(topic, fingerprint): count for topic, fingerprint, count in stored["counts"]},
-                    {topic: frozenset(found) for topic, found in stored["features"].items()},
-                ),
-                None if stored["since"] is None else checkpoints.from_json(stored["since"]),
-                checkpoints.from_json(stored["checkpoint"]),
-            )
         return self._footers[file.path]
 
 
@@ -307,48 +300,6 @@ def _gap(what: str) -> Halt:
     )
 
 
-def _with_offsets(rows: pa.Table, first: int) -> pa.Table:
-    count = rows.num_rows
-    columns = {
-        "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
-        "offset": pa.array(range(first, first + count), pa.int64()),
-    }
-    return pa.Table.from_arrays(
-        [columns[name] if name in columns else rows[name] for name in landed_rows.COLUMNS],
-        schema=landed_rows.ARROW,
-    )
-
-
-def _by_topic(table: pa.Table) -> Sequence[pa.Table]:
-    topics = pc.unique(table["topic"]).to_pylist()
-    if len(topics) == 1:
-        return [table]
-    return [table.filter(pc.equal(table["topic"], topic)) for topic in sorted(topics)]
-
-
-def _contents(by_topic: Sequence[pa.Table]) -> Contents:
-    counts, features = {}, {}
-    for part in by_topic:
-        topic = part["topic"][0].as_py()
-        fingerprints = pc.struct_field(pc.list_flatten(part["headers"]), "value")
-        if unsigned := part.num_rows - len(fingerprints):
-            counts[topic, ""] = unsigned
-        for entry in pc.value_counts(fingerprints).to_pylist():
-            counts[topic, entry["values"].decode()] = entry["counts"]
-        features[topic] = landed_rows.features(part["value"])
-    return Contents(counts, features)
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _contents(parts: list[Part]) -> Contents:
+    counts = {(part.topic, fingerprint): count for part in parts for fingerprint, count in part.fingerprints.items()}
+    return Contents(counts, {part.topic: part.features for part in parts})

@@ -13,6 +13,7 @@ from tailrace.core.checkpoint import Checkpoint, Snapshotting
 from tailrace.core.errors import Halt
 from tailrace.core.page import Page
 from tailrace.core.table import Table
+from tailrace.envelopes import debezium
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.slice import Contents, Slice, total
 
@@ -35,6 +36,8 @@ class MemoryLog:
     With `ordered=False` a reader expects that changes of one key come in any order.
     """
 
+    envelope = debezium
+
     def __init__(self, name: str = "memory", epoch: int = 1, *, ordered: bool = True) -> None:
         self.name = name
         self.epoch = epoch
@@ -50,7 +53,7 @@ class MemoryLog:
             tail = self._appended[-1].page
             behind = isinstance(saved, Snapshotting) and not isinstance(tail.checkpoint, Snapshotting)
             saved = tail.checkpoint if behind or saved in (None, tail.since) else saved
-        if isinstance(saved, Snapshotting):
+        if isinstance(saved, Snapshotting) and not saved.resumable:
             self._appended.clear()
         self._at = saved
         return saved

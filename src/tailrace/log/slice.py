@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.envelopes import rows as landed_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +22,23 @@ class Contents:
     """
     features: dict[str, frozenset[str]] = field(default_factory=dict)
     """What is special about the messages of a topic; see `envelopes.rows.features`."""
+    lowest: dict[str, str] = field(default_factory=dict)
+    """The lowest position among the messages of a topic, where it is known without reading."""
+    aside: dict[str, Aside] = field(default_factory=dict)
+    """The messages of a topic that belong to no table of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Messages that change no table: those that mean nothing by design, and those that cannot be read."""
+
+    filtered: int = 0
+    rejected: int = 0
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows of a log with `after < offset <= upto`.
+    """The rows of a log with `after < offset <= upto`, which may be `core.offsets.Offsets`.
 
     `read` gives them as one bounded DataFrame with the columns of `envelopes.rows`; reading twice
     gives the same rows.
@@ -45,6 +60,32 @@ class Slice:
     def rows_of(self, topic: str) -> int:
         """Return how many rows `topic` has here."""
         return sum(count for (other, _), count in self.contents.counts.items() if other == topic)
+
+    def rows(self, spark: SparkSession, topic: str, fingerprint: str | None = None) -> DataFrame:
+        """Return the rows of `topic`, for its envelope to open; only those of one schema if it is named."""
+        rows = self.read(spark).where(F.col("topic") == topic)
+        if fingerprint is None:
+            return rows
+        header = F.filter("headers", lambda h: h["key"] == landed_rows.SCHEMA_HEADER)
+        written_with = F.coalesce(F.try_element_at(header, F.lit(1))["value"].cast("string"), F.lit(""))
+        return rows.where(written_with == fingerprint)
+
+    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
+        """Return the messages at `places` (topic, partition, offset) as they came, and perhaps a few others."""
+        topics = sorted({topic for topic, _, _ in places})
+        offsets = [offset for _, _, offset in places]
+        return self.read(spark).where(F.col("topic").isin(topics) & F.col("offset").isin(offsets))
+
+    def unreadable(self, spark: SparkSession, topic: str) -> DataFrame | None:
+        """Return `topic, partition, offset, _cdc_problem` of what `topic` has aside to be rejected."""
+        return None
+
+    def release(self) -> None:
+        """Let go of what was kept for reading again; the slice is not used any more."""
+
+    def newer_than(self, topic: str, position: str) -> bool:
+        """Say whether every message of `topic` is known to be newer than `position`."""
+        return self.contents.lowest.get(topic, "") > position
 
     def has(self, topic: str, feature: str) -> bool:
         """Say whether messages of `topic` may have `feature`."""

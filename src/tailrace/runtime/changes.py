@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Literal, Protocol, cast
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply import engine
@@ -24,9 +24,11 @@ from tailrace.apply.history import Tracking
 from tailrace.apply.order import sortable
 from tailrace.apply.target import Forgetting, Historic, Mark, Target
 from tailrace.apply.view import shared_view
+from tailrace.config.plugin import Kind, available, options_of
 from tailrace.core.change import Op
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.table import SEQUENCE, Evolution, Table, fit
+from tailrace.spark.effort import suit
 
 _TABLE = "changes"
 _LOG = "apply_changes"
@@ -115,7 +117,9 @@ def read(target: str) -> DataFrame:
     spark = SparkSession.getActiveSession() or session()
     opened = _open(target, spark, "scd1")
     if opened.have(_TABLE) is None:
-        raise Halt("table-missing", f'there is no table at "{target}"', "apply_changes makes it with its first batch.")
+        raise Halt(
+            "table-missing", f'there is no table at "{_shown(target)}"', "apply_changes makes it with its first batch."
+        )
     rows = opened.current(_TABLE)
     return rows.select(*(column(name) for name in rows.columns if not name.startswith("_cdc_")))
 
@@ -151,7 +155,9 @@ class _Application:
         events = engine.align([(engine.judge(self._events(source), self._want.keys), self._want)], self._shape)
         if arguments.mode == "scd2":
             events = events.withColumn(SEQUENCE, F.col("_cdc_changed_at")).drop("_cdc_changed_at")
-        with shared_view(events.localCheckpoint()) as view:
+        seen = Observation()
+        with shared_view(events.observe(seen, F.count(F.lit(1)).alias("rows")).localCheckpoint()) as view:
+            suit(ours, seen.get["rows"])
             events = ours.table(view)
         tracked = tuple(self._named[name] for name in arguments.tracked)
         flow = Flow(
@@ -229,11 +235,24 @@ class _Application:
 
 def _open(target: str, spark: SparkSession, mode: str) -> _Keyed:
     kind, _, where = target.partition(":")
-    if kind != "delta" or not where:
-        raise Misconfigured(
-            "unknown-target", f'there is no target "{target}"', 'Name one as "delta:<folder with a slash, or table>".'
-        )
-    return cast("_Keyed", import_module(f"tailrace.targets.{kind}").open_table(where, _TABLE, spark, mode))
+    if where and kind in available(Kind.TARGET):
+        options_of(Kind.TARGET, kind)  # which says what to install, if something is missing
+        opens = getattr(import_module(f"tailrace.targets.{kind}"), "open_table", None)
+        if opens is not None:
+            return cast("_Keyed", opens(where, _TABLE, spark, mode))
+    raise Misconfigured(
+        "unknown-target",
+        f'there is no target "{kind}:"' if where and kind.isalnum() else "the target does not begin with a kind",
+        'Name one as "delta:<folder with a slash, or table>", "sqlite:<file>#<table>", "duckdb:<file>#<table>" or '
+        '"postgres:<dsn>#<schema.table>".',
+    )
+
+
+def _shown(target: str) -> str:
+    """Return `target` without what a connection string may hold."""
+    kind, _, where = target.partition(":")
+    place, _, table = where.rpartition("#")
+    return f"{kind}:...#{table}" if "@" in place or "=" in place else target
 
 
 def _session(of: SparkSession) -> SparkSession:

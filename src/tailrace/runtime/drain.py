@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tailrace.control.progress import Progress
 from tailrace.core.errors import Halt
@@ -36,6 +36,15 @@ class ChangeLog(Protocol):
         ...
 
 
+Result = TypeVar("Result")
+
+
+class Attempt(Protocol):
+    """Does a step, and repeats it while its error says that it may work next time."""
+
+    def __call__(self, step: Callable[[], Result]) -> Result: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How a drain cuts and waits."""
@@ -57,10 +66,23 @@ class Drain:
     progress: Progress
     pace: Pace
     report: Reporter
+    passed: Callable[[], None] = lambda: None
+    """Told after each slice that the progress of the target has moved."""
+    grow: Callable[[str], None] | None = None
+    """Makes room for a topic that is not in `tables` yet; without it, such a topic halts."""
 
     def at(self) -> int:
-        """Return the offset up to which every table is known to be current."""
-        return self.progress.load(self.target, self.log.name)
+        """Return the offset up to which every table is known to be current.
+
+        A table that was dropped, or restored from a backup, is behind what was noted of it: the target is the truth,
+        so the log is read again from its beginning, and the marks of the other tables skip what they have.
+        """
+        at, noted = self.progress.load(self.target, self.log.name), self.progress.noted(self.target, self.log.name)
+        for table in sorted({choice.table for choice in self.tables.values()} & noted.keys()):
+            mark = self.fold.target.mark(table)
+            if mark is None or mark.log != self.log.name or int(mark.offset) < noted[table]:
+                return -1
+        return at
 
     def next_slice(self, after: int, upto: int | None = None) -> Slice | None:
         """Return what comes after offset `after`, as far as one slice goes."""
@@ -73,10 +95,15 @@ class Drain:
         what they committed: their marks are ahead of the progress, and the repeat skips them.
         """
         started = time.monotonic()
+        for topic in piece.topics():
+            if self.grow and topic not in self.tables:
+                self.grow(topic)
         with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
             counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
+        counts += self.fold.aside(piece)
         self.progress.save(self.target, self.log.name, piece.upto, self.fold.marks())
         failpoint("C27")
+        self.passed()
         self.report.slice(self.target, piece.upto, counts, time.monotonic() - started)
         return counts
 
@@ -99,20 +126,23 @@ class Drain:
 def drain(
     work: Drain,
     stop: threading.Event,
-    attempt: Callable[[Callable[[], list[Counts]]], list[Counts]],
+    attempt: Attempt,
     upto: int | None = None,
     max_slices: int | None = None,
 ) -> Iterator[tuple[Slice, list[Counts]]]:
     """Apply slices until there is nothing left up to `upto`, or, without `upto`, until stopped.
 
-    `attempt` runs one slice and repeats it while its error says that it may work next time.
+    `attempt` runs one step of it and repeats it while its error says that it may work next time.
     """
-    at = work.at()
+    at = attempt(work.at)
     slices = 0
     while not stop.is_set() and slices != max_slices:
-        piece = work.next_slice(at, upto)
+        piece = attempt(functools.partial(work.next_slice, at, upto))
         if piece is not None:
-            yield piece, attempt(functools.partial(work.apply, piece))
+            try:
+                yield piece, attempt(functools.partial(work.apply, piece))
+            finally:
+                piece.release()
             at = piece.upto
             slices += 1
         elif upto is not None:

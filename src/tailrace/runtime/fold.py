@@ -5,27 +5,44 @@ Every step but the last reads; a crash before the commit leaves nothing, and aft
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from tailrace.apply import engine
-from tailrace.apply.engine import OFFSET, PROBLEM, column
+from tailrace.apply.engine import OFFSET, PARTITION, PROBLEM, TOPIC, column
 from tailrace.apply.flow import Flow, Tally
+from tailrace.apply.history import Tracking
 from tailrace.apply.moved import carry_over
 from tailrace.apply.target import Applied, Mark, Target
-from tailrace.control.rejects import Rejected, Rejects
+from tailrace.control.rejects import Aside, Rejected
+from tailrace.core import offsets
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
-from tailrace.core.table import Evolution, Fit, Table, fit
-from tailrace.envelopes import debezium
+from tailrace.core.offsets import Offsets
+from tailrace.core.table import END, Column, Evolution, Fit, Table, fit
 from tailrace.envelopes import rows as landed_rows
+from tailrace.log.shape import Envelope
 from tailrace.log.slice import Slice
 from tailrace.runtime.report import Reporter
+from tailrace.spark.effort import suit
+
+
+@runtime_checkable
+class Whole(Protocol):
+    """An envelope whose messages are whole rows and say the type of each value: one schema opens them all."""
+
+    def together(self, schemas: Sequence[Table], have: Table | None) -> Table:
+        """Return the schema that rows written with any of `schemas` open with, for a target that has `have`."""
+        ...
 
 
 class Schemas(Protocol):
@@ -34,6 +51,11 @@ class Schemas(Protocol):
     name: str
     epoch: int
     ordered: bool
+
+    @property
+    def envelope(self) -> Envelope:
+        """How the messages of the log are opened."""
+        ...
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
@@ -47,16 +69,18 @@ class Choice:
     table: str
     primary_key: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    track_history: tuple[str, ...] = ()
 
-    def of(self, table: Table, *, append: bool) -> Table:
+    def of(self, table: Table, rules: Rules) -> Table:
         """Return what is wanted of the source's `table`; halt if it cannot be kept by key."""
+        append = rules.mode == "append"
         keys = () if append else self.primary_key or table.keys
-        missing = [name for name in (*keys, *self.columns) if name not in table.names()]
+        missing = [name for name in (*keys, *self.columns, *self.track_history) if name not in table.names()]
         if missing:
             raise Halt(
                 "unknown-column",
                 f'table "{table.name}" has no column "{missing[0]}"',
-                "Mend primary_key and columns of this table in the pipeline file.",
+                "Mend primary_key, columns and track_history of this table in the pipeline file.",
             )
         if not keys and not append:
             raise Halt(
@@ -65,7 +89,10 @@ class Choice:
                 "Give it a primary key, name one with primary_key under tables, or use mode: append.",
             )
         chosen = {*keys, *self.columns} if self.columns else set(table.names())
-        return Table(table.name, tuple(c for c in table.columns if c.name in chosen), tuple(keys))
+        columns = [c for c in table.columns if c.name in chosen]
+        if rules.soft:
+            columns.append(_flag(rules.soft, table))
+        return Table(table.name, tuple(columns), tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +102,13 @@ class Rules:
     mode: str
     evolution: Evolution
     max_event_bytes: int
+    soft: str = ""
+    """The column that marks deleted rows, which then stay; empty if they go."""
+
+    def notes(self, tracked: Sequence[str]) -> dict[str, str]:
+        """Return what a table is made with and must keep: another kind of history cannot be told from it."""
+        notes = {"scd": self.mode, "soft": self.soft}
+        return {**notes, "tracked": json.dumps(sorted(tracked) or "all")} if self.mode == "scd2" else notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +135,7 @@ class Fold:
         log: Schemas,
         target: Target,
         rules: Rules,
-        rejects: Rejects,
+        rejects: Aside,
         report: Reporter,
     ) -> None:
         self._spark = spark
@@ -123,21 +157,23 @@ class Fold:
 
         Different tables may be folded at the same time: each has a session of its own.
         """
-        spark = self._session(topic)
-        have = self.target.have(choice.table)
-        mark = self._mark(choice.table)
         read = piece.rows_of(topic)
-        if mark.offset >= piece.upto:
+        spark = self._session(topic)
+        suit(spark, read)
+        have = self.target.have(choice.table)
+        mark = self._mark(choice.table, partitioned=isinstance(piece.upto, Offsets))
+        if offsets.covers(mark.offset, piece.upto):
             return Counts(choice.table, read, superseded=read)
         schemas = self._schemas(piece, topic, have)
         if not schemas:
             return Counts(choice.table, read, applied=read)
         fitted, shape = self._fit(have, list(schemas.values()), choice)
         named = list(schemas.values())[-1].names()
+        tracked = choice.track_history or [name for name in shape.names() if name not in shape.keys]
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
         events = self._open(spark, piece, topic, schemas, shape)
         if piece.has(topic, landed_rows.MOVED) and partial:
-            events = carry_over(events, self.target.current(choice.table) if have else None, shape)
+            events = carry_over(events, self._alive(choice.table) if have else None, shape)
         if partial:
             events = engine.judge_creates(events, named, _included(piece, mark))
         failpoint("C18")
@@ -149,17 +185,24 @@ class Fold:
             have is not None,
             mark,
             engine.in_log_order(),
-            lambda rejected: self._reject(spark, piece, topic, rejected),
-            ordered=self._log.ordered,
+            lambda rejected: self._reject(spark, piece, rejected),
+            # What is newer than all that the table has cannot be late, whatever the log promises.
+            ordered=self._log.ordered or piece.newer_than(topic, mark.high),
             partial=partial,
             required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
             included=_included(piece, mark),
+            soft=self._rules.soft,
+            deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
+            tracking=Tracking(tuple(tracked), StringType()) if self._rules.mode == "scd2" else None,
         )
-        outcome = flow.apply(events, lambda high, floor: Mark(self._log.name, piece.upto, high, floor))
-        if outcome.mark:
+        outcome = flow.apply(events, lambda high, floor: mark_upto(mark, piece.upto, high, floor))
+        if outcome.mark is not None:
             self._marks[choice.table] = outcome.mark
+        if have is not None and (fitted.add or fitted.widen):
+            changes = [f"added {c.name}" for c in fitted.add] + [f"widened {c.name}" for c in fitted.widen]
+            self._report.evolved(self.target.name, choice.table, changes)
         return _counts(choice.table, read, outcome.tally, outcome.done)
 
     def _session(self, topic: str) -> SparkSession:
@@ -170,13 +213,19 @@ class Fold:
             self._sessions[topic] = session
         return self._sessions[topic]
 
-    def _mark(self, table: str) -> Mark:
+    def _mark(self, table: str, *, partitioned: bool) -> Mark:
         """Return the mark in terms of this log: a table of an earlier life has nothing of this one."""
         mark = self.target.mark(table)
         if mark is None:
             return Mark(self._log.name, -1)
         if mark.log == self._log.name:
             self._marks[table] = mark
+            if self._rules.mode == "append" and partitioned and not offsets.by_partition(mark.offset):
+                raise Halt(
+                    "mark-lost",
+                    f'the mark of table "{table}" in target "{self.target.name}" no longer says what it includes',
+                    "The commit that carried it is too old, and events might be appended twice. Write to a new table.",
+                )
             return mark
         if mark.high >= f"{self._log.epoch:04x}":
             raise Halt(
@@ -190,50 +239,112 @@ class Fold:
     def _schemas(self, piece: Slice, topic: str, have: Table | None) -> dict[str, Table]:
         """Return the schemas of the events by fingerprint, oldest first; none if there is no table to speak of."""
         found = {name: self._log.schema(name) for name in piece.fingerprints(topic) if name}
+        if isinstance(self._log.envelope, Whole):
+            return (
+                {"": self._log.envelope.together(list(found.values()), _own(have, self._rules))}
+                if found or have
+                else {}
+            )
         if "" not in piece.fingerprints(topic):
             return found
-        bare = next(iter(found.values()), have)
+        bare = next(iter(found.values()), _own(have, self._rules))
         return {} if bare is None else {"": bare, **found}
 
     def _fit(self, have: Table | None, schemas: Sequence[Table], choice: Choice) -> tuple[Fit, Table]:
-        want = choice.of(engine.merged(schemas), append=self._rules.mode == "append")
-        fitted = fit(have, want, self._rules.evolution)
+        want = choice.of(engine.merged(schemas), self._rules)
+        notes = self._rules.notes(choice.track_history)
+        if have is not None:
+            self._refuse_drift(choice.table, notes)
+        fitted = replace(fit(have, want, self._rules.evolution), notes=tuple(notes.items()) if have is None else ())
         for text in fitted.skipped:
             if text not in self._warned:
                 self._warned.add(text)
                 self._report.warning(f'table "{choice.table}" in target "{self.target.name}": {text}')
-        carried = set(want.names())
+        # A record tells every column of its table, also one that the source has dropped.
+        carried = set(fitted.table.names() if self._rules.mode == "scd2" else want.names())
         columns = tuple(c for c in fitted.table.columns if c.name in carried)
         return fitted, Table(choice.table, columns, want.keys)
+
+    def _refuse_drift(self, table: str, wanted: Mapping[str, str]) -> None:
+        found = self.target.notes(table)
+        for name, text in wanted.items():
+            if found and found.get(name, "") != text:
+                code, setting = _SETTINGS[name]
+                raise Halt(
+                    code,
+                    f'table "{table}" of target "{self.target.name}" was made with {setting} '
+                    f"{found.get(name) or 'none'}, and the pipeline says {text or 'none'}",
+                    "A table keeps what it was made with. Put the setting back, or write to another place.",
+                )
+
+    def _alive(self, table: str) -> DataFrame:
+        rows = self.target.current(table)
+        return rows.where(F.col(END).isNull()) if self._rules.mode == "scd2" else rows
 
     def _open(
         self, spark: SparkSession, piece: Slice, topic: str, schemas: Mapping[str, Table], shape: Table
     ) -> DataFrame:
-        rows = piece.read(spark).where(F.col("topic") == topic)
-        header = F.filter("headers", lambda h: h["key"] == landed_rows.SCHEMA_HEADER)
-        written_with = F.coalesce(F.try_element_at(header, F.lit(1))["value"].cast("string"), F.lit(""))
         opened = []
         for fingerprint, schema in schemas.items():
-            written = rows.where(written_with == fingerprint) if len(schemas) > 1 else rows
-            messages = debezium.open_rows(written, schema, self._log.epoch, self._rules.max_event_bytes)
+            written = piece.rows(spark, topic, fingerprint if len(schemas) > 1 else None)
+            messages = self._log.envelope.open_rows(written, schema, self._log.epoch, self._rules.max_event_bytes)
             opened.append((engine.judge(messages, shape.keys), schema))
-        return engine.align(opened, shape)
+        flag = self._rules.soft
+        events = engine.align(opened, Table(shape.name, tuple(c for c in shape.columns if c.name != flag), shape.keys))
+        return events.withColumn(flag, F.lit(None).cast(shape.column(flag).type)) if flag else events
 
-    def _reject(self, spark: SparkSession, piece: Slice, topic: str, rejected: DataFrame) -> None:
+    def aside(self, piece: Slice) -> list[Counts]:
+        """Put aside what `piece` has of no table, and count it under the name of its topic."""
+        counts = []
+        for topic, found in sorted(piece.contents.aside.items()):
+            if found.rejected and (unreadable := piece.unreadable(self._spark(), topic)) is not None:
+                self._reject(self._spark(), piece, unreadable)
+            read = found.filtered + found.rejected
+            counts.append(Counts(topic, read, filtered=found.filtered, rejected=found.rejected))
+        return counts
+
+    def _reject(self, spark: SparkSession, piece: Slice, rejected: DataFrame) -> None:
         # Bounded: one more than the limit is enough to halt.
-        reasons = {
-            row[0]: row[1] for row in rejected.select(OFFSET, PROBLEM).limit(self._rejects.limit + 1).toLocalIterator()
-        }
-        raw = piece.read(spark).where((F.col("topic") == topic) & F.col("offset").isin(list(reasons)))
-        events = raw.select("topic", "partition", "offset", "key", "value").toLocalIterator()
+        found = rejected.select(TOPIC, PARTITION, OFFSET, PROBLEM).limit(self._rejects.limit + 1).toLocalIterator()
+        reasons = {(row[0], row[1], row[2]): row[3] for row in found}
+        raw = piece.messages(spark, reasons.keys()).select(*landed_rows.COLUMNS).toLocalIterator()
         self._rejects.put(
             self.target.name,
             self._log.name,
             (
-                Rejected(r["topic"], r["partition"], r["offset"], r["key"], r["value"], reasons[r["offset"]])
-                for r in events
+                Rejected(*place, r["key"], r["value"], reasons[place], tuple(map(tuple, r["headers"] or ())))
+                for r in raw
+                if (place := (r["topic"], r["partition"], r["offset"])) in reasons
             ),
         )
+
+
+def _own(have: Table | None, rules: Rules) -> Table | None:
+    """Return the target's table without the column that only marks deleted rows."""
+    return have and Table(have.name, tuple(c for c in have.columns if c.name != rules.soft), have.keys)
+
+
+_SETTINGS = {
+    "scd": ("scd-type-changed", "mode"),
+    "soft": ("soft-delete-changed", "soft_delete_column"),
+    "tracked": ("tracking-changed", "track_history"),
+}
+
+
+def _flag(name: str, table: Table) -> Column:
+    """Return the column that marks deleted rows."""
+    if name.lower() in (other.lower() for other in table.names()):
+        raise Halt(
+            "soft-delete-taken",
+            f'table "{table.name}" has a column "{name}" of its own, which is to mark deleted rows in the target',
+            "Name another one with soft_delete_column for this target.",
+        )
+    return Column(name, "timestamp")
+
+
+def mark_upto(before: Mark, upto: int, high: str, floor: str) -> Mark:
+    """Return the mark of a table that includes what it did `before` and the log up to `upto`."""
+    return Mark(before.log, offsets.together(before.offset, upto), high, floor)
 
 
 def _included(piece: Slice, mark: Mark) -> Expression:
@@ -242,7 +353,12 @@ def _included(piece: Slice, mark: Mark) -> Expression:
     Spark writes a number into the code that it compiles, so a comparison with the mark in every slice
     would have it compile every slice anew.
     """
-    return column(OFFSET) <= mark.offset if mark.offset > piece.after else F.lit(False)
+    if not isinstance(piece.upto, Offsets):
+        return column(OFFSET) <= mark.offset if mark.offset > piece.after else F.lit(False)
+    after = offsets.by_partition(piece.after)
+    ahead = {name: n for name, n in offsets.by_partition(mark.offset).items() if n > after.get(name, -1)}
+    name = F.concat_ws(":", column(TOPIC), column(PARTITION))
+    return reduce(or_, ((name == part) & (column(OFFSET) <= n) for part, n in ahead.items()), F.lit(False))
 
 
 def _counts(table: str, read: int, tally: Tally, done: Applied) -> Counts:

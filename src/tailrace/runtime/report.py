@@ -17,25 +17,11 @@ from typing import Protocol, TextIO
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from tailrace.control.health import TableCounts
+from tailrace.control.lag import Lag
 from tailrace.core.checkpoint import Checkpoint, Snapshotting, to_json
 from tailrace.core.errors import TailraceError
-
-
-class TableCounts(Protocol):
-    """How the events of one table in one slice fared; `read` is the sum of the other four."""
-
-    @property
-    def table(self) -> str: ...
-    @property
-    def read(self) -> int: ...
-    @property
-    def applied(self) -> int: ...
-    @property
-    def superseded(self) -> int: ...
-    @property
-    def filtered(self) -> int: ...
-    @property
-    def rejected(self) -> int: ...
+from tailrace.core.offsets import to_json as to_shown
 
 
 class PageReporter(Protocol):
@@ -49,6 +35,10 @@ class PageReporter(Protocol):
 class Reporter(PageReporter, Protocol):
     """Who listens to a run."""
 
+    def begun(self, targets: Sequence[str]) -> None:
+        """Everything is checked and open, and the run of `targets` begins."""
+        ...
+
     def behind(self, target: str, after: int, head: int) -> None:
         """The target stands at log offset `after` and has the events up to `head` to apply."""
         ...
@@ -57,12 +47,28 @@ class Reporter(PageReporter, Protocol):
         """The target has applied the log up to offset `upto`."""
         ...
 
+    def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
+        """The target's table was changed as the source's was."""
+        ...
+
+    def measured(self, lag: Lag) -> None:
+        """Everything is so far behind; told every now and then."""
+        ...
+
     def warning(self, text: str) -> None:
         """Someone should look at this some time."""
         ...
 
+    def retrying(self, target: str | None, error: TailraceError | None) -> None:
+        """The target, or with `None` the pump, will try again after `error`; or it has, and goes on. Was told of."""
+        ...
+
     def failed(self, target: str, error: TailraceError) -> None:
         """The target has halted; the others go on."""
+        ...
+
+    def halted(self, part: str, error: TailraceError) -> None:
+        """The pump has halted, at the source or at the log; the run ends."""
         ...
 
     def event(self, name: str, **fields: object) -> None:
@@ -73,6 +79,9 @@ class Reporter(PageReporter, Protocol):
 class Silent:
     """Tells nobody."""
 
+    def begun(self, targets: Sequence[str]) -> None:
+        """Say nothing."""
+
     def page(self, rows: int, checkpoint: Checkpoint, total: int | None = None) -> None:
         """Say nothing."""
 
@@ -82,23 +91,39 @@ class Silent:
     def slice(self, target: str, upto: int, tables: Sequence[TableCounts], seconds: float) -> None:
         """Say nothing."""
 
+    def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
+        """Say nothing."""
+
+    def measured(self, lag: Lag) -> None:
+        """Say nothing."""
+
     def warning(self, text: str) -> None:
         """Say nothing."""
 
+    def retrying(self, target: str | None, error: TailraceError | None) -> None:
+        """Say nothing."""
+
     def failed(self, target: str, error: TailraceError) -> None:
+        """Say nothing."""
+
+    def halted(self, part: str, error: TailraceError) -> None:
         """Say nothing."""
 
     def event(self, name: str, **fields: object) -> None:
         """Say nothing."""
 
 
-class JsonLines:
+class JsonLines(Silent):
     """One JSON object per line, each with the time, the level, the run and the event's name."""
 
-    def __init__(self, stream: TextIO, pipeline_id: str) -> None:
+    def __init__(self, stream: TextIO, pipeline_id: str, run_id: str | None = None) -> None:
         self._stream = stream
-        self._always = {"run_id": uuid.uuid4().hex[:12], "pipeline_id": pipeline_id}
+        self._always = {"run_id": run_id or new_run_id(), "pipeline_id": pipeline_id}
         self._lock = threading.Lock()
+
+    def begun(self, targets: Sequence[str]) -> None:
+        """Write `run begun`."""
+        self._write("info", "run begun", {"targets": list(targets)})
 
     def page(self, rows: int, checkpoint: Checkpoint, total: int | None = None) -> None:
         """Write `page appended`."""
@@ -115,17 +140,41 @@ class JsonLines:
             name: sum(getattr(table, name) for table in tables)
             for name in ("read", "applied", "superseded", "filtered", "rejected")
         }
-        fields = {"target": target, "upto": upto, "tables": len(tables), "seconds": round(seconds, 3), **counts}
+        fields = {
+            "target": target,
+            "upto": to_shown(upto),
+            "tables": len(tables),
+            "seconds": round(seconds, 3),
+            **counts,
+        }
         self._write("info", "slice applied", fields)
+
+    def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
+        """Write `schema.version_changed`."""
+        self._write("info", "schema.version_changed", {"target": target, "table": table, "changes": list(changes)})
+
+    def measured(self, lag: Lag) -> None:
+        """Write `consumer.lag`."""
+        if lag.error is not None:
+            self._write("warning", "consumer.lag", _fields(lag.error))
+            return
+        total = sum(target.events for target in lag.targets)
+        fields = {"total_lag": total, "partitions": lag.to_json(), "source": dict(lag.source)}
+        self._write("info", "consumer.lag", fields)
 
     def warning(self, text: str) -> None:
         """Write `warning`."""
         self._write("warning", "warning", {"message": text})
 
     def failed(self, target: str, error: TailraceError) -> None:
-        """Write `pipeline.sink_write_error`."""
-        fields: dict[str, object] = {"target": target, "code": error.code, "message": str(error), "hint": error.hint}
-        self._write("error", "pipeline.sink_write_error", fields)
+        """Write `pipeline.sink_write_error`, and before it what the schema has to do with it."""
+        if error.code in _INCOMPATIBLE:
+            self._write("error", "schema.incompatible_change_detected", {"target": target, **_fields(error)})
+        self._write("error", "pipeline.sink_write_error", {"target": target, **_fields(error)})
+
+    def halted(self, part: str, error: TailraceError) -> None:
+        """Write `pump halted`."""
+        self._write("error", "pump halted", {"part": part, **_fields(error)})
 
     def event(self, name: str, **fields: object) -> None:
         """Write `name`."""
@@ -140,7 +189,7 @@ class JsonLines:
             self._stream.flush()
 
 
-class Console:
+class Console(Silent):
     """Progress bars: the snapshot's rows, and for each target how far it has caught up."""
 
     def __init__(self, progress: Progress) -> None:
@@ -183,6 +232,10 @@ class Console:
         """Print it above the bars."""
         self._progress.console.print(f"target {target}: {error.render()}", markup=False, highlight=False)
 
+    def halted(self, part: str, error: TailraceError) -> None:
+        """Print it above the bars."""
+        self._progress.console.print(f"target {part}: {error.render()}", markup=False, highlight=False)
+
     def event(self, name: str, **fields: object) -> None:
         """Print it above the bars."""
         text = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
@@ -194,11 +247,86 @@ class Console:
         return self._bars[name]
 
 
+class Several:
+    """Tells each of several reporters."""
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self._reporters = reporters
+
+    def begun(self, targets: Sequence[str]) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.begun(targets)
+
+    def page(self, rows: int, checkpoint: Checkpoint, total: int | None = None) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.page(rows, checkpoint, total)
+
+    def behind(self, target: str, after: int, head: int) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.behind(target, after, head)
+
+    def slice(self, target: str, upto: int, tables: Sequence[TableCounts], seconds: float) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.slice(target, upto, tables, seconds)
+
+    def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.evolved(target, table, changes)
+
+    def measured(self, lag: Lag) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.measured(lag)
+
+    def warning(self, text: str) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.warning(text)
+
+    def retrying(self, target: str | None, error: TailraceError | None) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.retrying(target, error)
+
+    def failed(self, target: str, error: TailraceError) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.failed(target, error)
+
+    def halted(self, part: str, error: TailraceError) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.halted(part, error)
+
+    def event(self, name: str, **fields: object) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.event(name, **fields)
+
+
+def new_run_id() -> str:
+    """Return a name for a run that no other has."""
+    return uuid.uuid4().hex[:12]
+
+
+_INCOMPATIBLE = ("key-changed", "schema-refused", "type-changed")
+"""Halts because of what became of a table in the source."""
+
+
+def _fields(error: TailraceError) -> dict[str, object]:
+    return {"code": error.code, "message": str(error), "hint": error.hint}
+
+
 @contextlib.contextmanager
-def reporting(stream: TextIO, pipeline_id: str) -> Iterator[Reporter]:
+def reporting(stream: TextIO, pipeline_id: str, run_id: str | None = None) -> Iterator[Reporter]:
     """Give the reporter that suits `stream`: bars on a terminal, JSON lines elsewhere."""
     if not stream.isatty():
-        yield JsonLines(stream, pipeline_id)
+        yield JsonLines(stream, pipeline_id, run_id)
         return
     words = TextColumn("{task.description} {task.fields[rate]}")
     columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -14,21 +14,39 @@ from tailrace.runtime.report import Reporter
 Result = TypeVar("Result")
 
 
-def attempt(work: Callable[[], Result], policy: RetryConfig, stop: threading.Event, report: Reporter) -> Result:
+def attempt(
+    work: Callable[[], Result],
+    policy: RetryConfig,
+    stop: threading.Event,
+    report: Reporter,
+    done: Callable[[], int] = lambda: 0,
+    target: str | None = None,
+) -> Result:
     """Do `work`, again after a wait while it raises `Retryable` and attempts are left.
 
-    The last error is raised as it is. A stop ends the waiting: the error is raised then too.
+    Attempts count anew when `done` shows that the last one did something before it failed. `target` is whose work it
+    is; without one it is the pump's. A wait is no shorter than the other side asked for. The last error is raised as it
+    is. A stop ends the waiting: the error is raised then too.
     """
-    wait = policy.initial_wait_seconds
-    for left in range(policy.max_attempts - 1, -1, -1):
+    failed, before = 0, done()
+    while True:
         try:
-            return work()
+            result = work()
         except Retryable as error:
+            if (now := done()) != before:
+                failed, before = 0, now
+            failed += 1
+            left = policy.max_attempts - failed
             if not left or stop.is_set():
                 raise
+            wait = policy.initial_wait_seconds * policy.multiplier ** (failed - 1)
             pause = min(wait, policy.max_wait_seconds) * (random.uniform(0.5, 1.0) if policy.jitter else 1.0)
+            pause = max(pause, error.after or 0.0)
             report.warning(f"{error.code}: {error}; trying again in {pause:.1f} s, {left} attempts left")
+            report.retrying(target, error)
             if stop.wait(pause):
                 raise
-            wait *= policy.multiplier
-    raise AssertionError("unreachable")
+        else:
+            if failed:
+                report.retrying(target, None)
+            return result

@@ -18,7 +18,7 @@ from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.errors import Halt, Retryable, TailraceError
-from tailrace.runtime.drain import Drain, drain
+from tailrace.runtime.drain import Drain, Result, drain
 from tailrace.runtime.fold import Counts
 from tailrace.runtime.pump import Log, Source, pump
 from tailrace.runtime.report import Reporter
@@ -96,8 +96,9 @@ class Job:
     """Everything a run needs, built before it starts."""
 
     pipeline_id: str
-    source: Source
-    log: Log
+    source: Source | None
+    """What is pumped into the log; nothing, where somebody else fills it."""
+    log: Log | None
     head: Callable[[], int]
     checkpoints: Checkpoints
     drains: Sequence[tuple[Drain, RetryConfig]]
@@ -118,15 +119,32 @@ def run(job: Job, stop: threading.Event, *, once: bool, max_slices: int | None =
     return result
 
 
+def reported(pipeline_id: str, work: Callable[[], RunReport]) -> RunReport:
+    """Return the report of `work`, also when it is refused before it begins."""
+    try:
+        return work()
+    except TailraceError as error:
+        return RunReport(pipeline_id, [], status="failed", error=error)
+
+
 def _run_once(job: Job, stop: threading.Event, result: RunReport, max_slices: int | None) -> None:
     warming = threading.Thread(target=_quietly, args=(job.warm_up,), name="warm-up", daemon=True)
     warming.start()
     _pump(job, stop, result, once=True)
     warming.join()
-    if result.error is None and not stop.is_set():
-        upto = job.head()
+    if result.error is None and not stop.is_set() and (upto := _head(job, stop, result)) is not None:
         for (work, retry), target in zip(job.drains, result.targets, strict=True):
             _drain(job, work, retry, stop, target, upto, max_slices)
+
+
+def _head(job: Job, stop: threading.Event, result: RunReport) -> int | None:
+    try:
+        return attempt(job.head, job.retry, stop, job.report)
+    except Exception as error:  # noqa: BLE001
+        if not _abandoned(error, stop):
+            result.error = _ours(error)
+            job.report.halted("log", result.error)
+        return None
 
 
 def _run_on(job: Job, stop: threading.Event, result: RunReport, max_slices: int | None) -> None:
@@ -139,7 +157,7 @@ def _run_on(job: Job, stop: threading.Event, result: RunReport, max_slices: int 
         if all(other.status != "waiting" for other in result.targets):
             stop.set()
 
-    threads = [threading.Thread(target=pump_until_stopped, name="pump")]
+    threads = [threading.Thread(target=pump_until_stopped, name="pump")] if job.source else []
     for (work, retry), target in zip(job.drains, result.targets, strict=True):
         name = f"drain {work.target}"
         threads.append(threading.Thread(target=drain_until_stopped, args=(work, retry, target), name=name))
@@ -147,7 +165,8 @@ def _run_on(job: Job, stop: threading.Event, result: RunReport, max_slices: int 
         thread.start()
     while not stop.wait(0.2):
         pass
-    job.source.close()
+    if job.source:
+        job.source.close()
     for thread in threads:
         thread.join()
 
@@ -158,14 +177,16 @@ def _pump(job: Job, stop: threading.Event, result: RunReport, *, once: bool) -> 
         result.rows += rows
         job.report.page(rows, checkpoint)
 
+    if job.source is None or job.log is None:
+        return
     try:
         until = attempt(job.source.head, job.retry, stop, job.report) if once else None
         work = functools.partial(pump, job.source, job.log, job.checkpoints, appended, until)
-        attempt(work, job.retry, stop, job.report)
+        attempt(work, job.retry, stop, job.report, lambda: result.pages)
     except Exception as error:  # noqa: BLE001
         if not _abandoned(error, stop):
             result.error = _ours(error)
-            job.report.failed("source", result.error)
+            job.report.halted("source", result.error)
 
 
 def _drain(
@@ -178,9 +199,13 @@ def _drain(
     max_slices: int | None,
 ) -> None:
     try:
+
+        def patiently(step: Callable[[], Result]) -> Result:
+            return attempt(step, retry, stop, job.report, target=work.target)
+
         if upto is not None:
-            job.report.behind(work.target, work.at(), upto)
-        for piece, counts in drain(work, stop, lambda step: attempt(step, retry, stop, job.report), upto, max_slices):
+            job.report.behind(work.target, patiently(work.at), upto)
+        for piece, counts in drain(work, stop, patiently, upto, max_slices):
             target.add(counts, piece.upto)
         target.status = "stopped" if stop.is_set() else "done"
     except Exception as error:  # noqa: BLE001

@@ -47,6 +47,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.app.name": "tailrace",
         "spark.master": master,
         "spark.driver.memory": "2g",
+        # Rows leave for a database through the driver; how many at a time is for slice.max_rows to say.
+        "spark.driver.maxResultSize": "0",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -91,6 +91,8 @@ class Merge:
     truncate: str
     ranges: Mapping[str, tuple[Bound, Bound]]
     ties: bool = False
+    flag: tuple[str, str] | None = None
+    """The column that a truncate marks in rows that it would delete, and its value as SQL; without it they go."""
 
     def sql(self) -> str:
         """Return the statement; a row never replaces one with a greater position."""
@@ -106,8 +108,16 @@ class Merge:
             f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({values})",
         ]
         if self.truncate:
-            clauses.append(f"WHEN NOT MATCHED BY SOURCE AND t.{POSITION} <= {literal(self.truncate)} THEN DELETE")
+            clauses.append(
+                f"WHEN NOT MATCHED BY SOURCE AND t.{POSITION} <= {literal(self.truncate)} THEN {self._end()}"
+            )
         return "\n".join(clauses)
+
+    def _end(self) -> str:
+        if self.flag is None:
+            return "DELETE"
+        column, value = self.flag
+        return f"UPDATE SET {quote(column)} = {value}, {POSITION} = {literal(self.truncate)}"
 
     def _condition(self) -> str:
         equal = [f"t.{quote(key)} = s.{quote(key)}" for key in self.keys]

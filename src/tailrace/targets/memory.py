@@ -6,8 +6,9 @@ again over the same state is what a real one is after a restart.
 
 from __future__ import annotations
 
+import datetime
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from tailrace.apply.ranges import Ranges
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.change import Change, Folded, Key, Op, Value, fold
 from tailrace.core.errors import Halt
-from tailrace.core.table import Column, Fit, Table
+from tailrace.core.table import END, SEQUENCE, START, Column, Fit, Table
 
 
 class Options(BaseModel):
@@ -30,12 +31,16 @@ class Options(BaseModel):
 
 @dataclass
 class Kept:
-    """One table: its shape, its rows (or, in append mode, its events) and what they include."""
+    """One table: its shape, its rows (of mode append its events, of scd2 its records) and what they include."""
 
     owner: tuple[str, str]
     table: Table
+    notes: dict[str, str] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
     events: list[dict[str, Value]] = field(default_factory=list)
+    records: dict[Key, dict[str, Value]] = field(default_factory=dict)
+    """By key and position."""
+    hidden: list[dict[str, Value]] = field(default_factory=list)
     mark: Mark | None = None
 
 
@@ -58,7 +63,7 @@ class MemoryTarget:
         spark_session: SparkSession | Callable[[], SparkSession],
         pipeline_id: str,
         tables: Mapping[str, str] | None = None,
-        mode: Literal["scd1", "append"] = "scd1",
+        mode: Literal["scd1", "scd2", "append"] = "scd1",
         state: State | None = None,
     ) -> None:
         self.name = name
@@ -76,6 +81,10 @@ class MemoryTarget:
         kept = self._find(table)
         return kept.table if kept else None
 
+    def notes(self, table: str) -> dict[str, str]:
+        kept = self._find(table)
+        return dict(kept.notes) if kept else {}
+
     def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         with self.state.lock:
             kept = self._kept(table)
@@ -86,34 +95,48 @@ class MemoryTarget:
         return self._session().createDataFrame([(*key, *known) for key, known in seen.items()], schema)
 
     def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
+        if self._mode == "scd2":
+            return self.records(table, near)[0]
         with self.state.lock:
-            columns = self._kept(table).table.columns
-            rows = [tuple(row[column.name] for column in columns) for row in self.rows(table)]
-        schema = ", ".join(f"`{column.name.replace('`', '``')}` {column.type}" for column in columns)
-        return self._session().createDataFrame(rows, schema)
+            kept = self._kept(table)
+            return self._frame(kept, {}, self.rows(table))
+
+    def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
+        with self.state.lock:
+            kept = self._kept(table)
+            sequence = kept.notes.get("sequence", "string")
+            event = {SEQUENCE: sequence, "_cdc_position": "string", "_cdc_unchanged": "array<string>"}
+            visible = self._frame(kept, {START: sequence, END: sequence, **event}, kept.records.values())
+            hidden = self._frame(kept, {**event, "_cdc_op": "string", "_cdc_offset": "bigint"}, kept.hidden)
+            return visible, hidden if kept.hidden else None
 
     def evolve(self, table: str, change: Fit) -> None:
         with self.state.lock:
             kept = self._find(table)
             if kept is None:
                 shape = Table(table, change.table.columns, change.table.keys)
-                self.state.tables[self._names.get(table, table)] = Kept(self._owner, shape)
+                self.state.tables[self._names.get(table, table)] = Kept(self._owner, shape, dict(change.notes))
                 return
             new = [column for column in change.add if column.name not in kept.table.names()]
             defaults = {column.name: self._default(column) for column in new}
             for _, row in kept.folded.rows.values():
                 row.update(defaults)
+            for record in (*kept.records.values(), *kept.hidden):
+                record.update(dict.fromkeys(defaults))
             wider = {column.name: column for column in change.widen}
             columns = [wider.get(column.name, column) for column in kept.table.columns]
             kept.table = Table(table, (*columns, *new), kept.table.keys)
 
     def apply(self, batch: Batch) -> Applied:
-        rows = batch.rows.collect()
+        rows, hidden = batch.rows.collect(), batch.hidden.collect() if batch.hidden else []
         with self.state.lock:
             kept = self._kept(batch.table.name)
-            if kept.mark and kept.mark.log == batch.mark.log and batch.mark.offset <= kept.mark.offset:
+            if kept.mark and kept.mark.includes(batch.mark):
                 return Applied()
-            applied = self._append(kept, rows) if self._mode == "append" else _fold(kept, batch, rows)
+            if self._mode == "scd2":
+                applied = _record(kept, batch, rows, hidden)
+            else:
+                applied = self._append(kept, rows) if self._mode == "append" else _fold(kept, batch, rows)
             kept.mark = batch.mark
             return applied
 
@@ -123,12 +146,20 @@ class MemoryTarget:
             kept = self._kept(table)
             if self._mode == "append":
                 return [dict(event) for event in kept.events]
+            if self._mode == "scd2":
+                shown = (*kept.table.names(), START, END)
+                return [{name: record.get(name) for name in shown} for record in kept.records.values()]
             names = kept.table.names()
             return [{name: row.get(name) for name in names} for _, row in kept.folded.rows.values()]
 
     def _append(self, kept: Kept, rows: list[Row]) -> Applied:
         kept.events.extend({name: _plain(value) for name, value in row.asDict().items()} for row in rows)
         return Applied(inserted=len(rows))
+
+    def _frame(self, kept: Kept, ours: Mapping[str, str], rows: Iterable[Mapping[str, Value]]) -> DataFrame:
+        types = {**{column.name: column.type for column in kept.table.columns}, **ours}
+        schema = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in types.items())
+        return self._session().createDataFrame([tuple(row.get(name) for name in types) for row in rows], schema)
 
     def _kept(self, table: str) -> Kept:
         kept = self._find(table)
@@ -158,9 +189,27 @@ class MemoryTarget:
         return given if isinstance(given, SparkSession) else given()
 
 
+def _record(kept: Kept, batch: Batch, rows: list[Row], hidden: list[Row]) -> Applied:
+    counts = {"inserted": 0, "updated": 0, "deleted": 0}
+    for row in rows:
+        record = {name: _plain(value) for name, value in row.asDict().items()}
+        place: Key = tuple(record[name] for name in (*kept.table.keys, "_cdc_position"))
+        there = kept.records.pop(place, None)
+        if record.pop("_cdc_op") != "d":
+            kept.records[place] = record
+            counts["updated" if there else "inserted"] += 1
+        elif there:
+            counts["deleted"] += 1
+    for row in hidden:
+        kept.hidden.append({**{n: _plain(v) for n, v in row.asDict().items()}, "_cdc_offset": batch.mark.offset})
+    return Applied(**counts)
+
+
 def _fold(kept: Kept, batch: Batch, rows: list[Row]) -> Applied:
     before = {key: position for key, (position, _) in kept.folded.rows.items()}
     changes = [Change(batch.table.name, Op.TRUNCATE, batch.truncate)] if batch.truncate else []
+    if batch.soft and batch.truncate:
+        changes = [_marked(batch, key, row) for key, row in kept.folded.rows.items() if row[0] <= batch.truncate]
     fold([*changes, *(_change(kept.table, batch, row) for row in rows)], kept.folded)
     after = kept.folded.rows
     updated = sum(1 for key, position in before.items() if key in after and after[key][0] != position)
@@ -176,6 +225,13 @@ def _change(table: Table, batch: Batch, row: Row) -> Change:
     left_out = set(table.names()) - image.keys()
     unchanged = frozenset(row["_cdc_unchanged"] or ()) | left_out
     return Change(batch.table.name, Op.UPDATE, row["_cdc_position"], key, image, unchanged)
+
+
+def _marked(batch: Batch, key: Key, row: tuple[str, dict[str, Value]]) -> Change:
+    """Return the change that a truncate makes to a row which stays: it is marked as deleted."""
+    boolean = batch.table.column(batch.soft).type == "boolean"
+    now = True if boolean else row[1].get(batch.soft) or datetime.datetime.now()  # noqa: DTZ005
+    return Change(batch.table.name, Op.UPDATE, batch.truncate, key, {**row[1], batch.soft: now})
 
 
 def _plain(value: Any) -> Value:

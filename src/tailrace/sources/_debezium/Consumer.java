@@ -438,9 +438,10 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         }
         out.writeStartObject();
         for (int i = 0; i < layout.columns.length; i++) {
-            Object value = row.get(layout.columns[i]);
+            // Connect's plain get would put the column's default in the place of a NULL.
+            Object value = row.getWithoutDefault(layout.columns[i].name());
             if (value != null && layout.kinds[i] >= TEXT && isUnavailable(layout.kinds[i], value)) {
-                value = before == null ? null : before.get(layout.columns[i]);
+                value = before == null ? null : before.getWithoutDefault(layout.columns[i].name());
                 if (value == null || isUnavailable(layout.kinds[i], value)) {
                     unchanged.add(layout.names[i]);
                     continue;
@@ -557,7 +558,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
             for (Iterator each = struct.schema().fields().iterator(); each.hasNext();) {
                 Field field = (Field) each.next();
                 out.writeFieldName(field.name());
-                writeNested(out, struct.get(field));
+                writeNested(out, struct.getWithoutDefault(field.name()));
             }
             out.writeEndObject();
         } else if (value instanceof Map) {

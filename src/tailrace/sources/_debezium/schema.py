@@ -6,33 +6,11 @@ stored exactly becomes text, never a rounded number.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from tailrace.core.table import Column, Scalar, Table
-
-_PLAIN = {
-    "int8": "smallint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "float32": "float",
-    "float64": "double",
-    "boolean": "boolean",
-    "string": "string",
-    "bytes": "binary",
-}
-
-_SEMANTIC = {
-    "io.debezium.time.Date": ("date", "date-days"),
-    "io.debezium.time.MicroTimestamp": ("timestamp_ntz", "timestamp-micros"),
-    "io.debezium.time.ZonedTimestamp": ("timestamp", "timestamp-iso"),
-    "io.debezium.time.MicroTime": ("string", "time-micros"),
-}
-
-MOST_DIGITS = 38
-"""The most digits that a decimal of Spark holds."""
+from tailrace.envelopes.connect import PLAIN, SEMANTIC, declared_decimal
 
 
 def table_of(described: Mapping[str, Any]) -> Table:
@@ -52,21 +30,12 @@ def _type(described: Mapping[str, Any], parameters: Mapping[str, str]) -> tuple[
     if element := described.get("element"):
         kind, encoding = _type(element, {**parameters, **element.get("parameters", {})})
         return f"array<{kind}>", f"array:{encoding}" if encoding else ""
-    if semantic := _SEMANTIC.get(described["semantic"]):
+    if semantic := SEMANTIC.get(described["semantic"]):
         return semantic
-    kind = _PLAIN.get(str(described["type"]).lower(), "string")
+    kind = PLAIN.get(str(described["type"]).lower(), "string")
     if kind == "string":
-        return _decimal(parameters)
+        return declared_decimal(parameters)
     return kind, "base64" if kind == "binary" else ""
-
-
-def _decimal(parameters: Mapping[str, str]) -> tuple[str, str]:
-    declared = parameters.get("__debezium.source.column.type", "")
-    precision = int(parameters.get("__debezium.source.column.length", "0"))
-    scale = int(parameters.get("__debezium.source.column.scale", "0"))
-    if re.fullmatch(r"_?(NUMERIC|DECIMAL)", declared) and 0 < precision <= MOST_DIGITS and 0 <= scale <= precision:
-        return f"decimal({precision},{scale})", "decimal-text"
-    return "string", ""
 
 
 def _default(described: Mapping[str, Any], encoding: str) -> Scalar:

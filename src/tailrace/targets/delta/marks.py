@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.apply.target import Mark
+from tailrace.apply.target import Mark, mark_from_json
 from tailrace.core.errors import Halt
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.place import Owner
@@ -37,10 +37,7 @@ class Marks:
     def stamp(self, mark: Mark) -> str:
         """Return the metadata of the commit that sets `mark`."""
         owner = [self._owner.pipeline, self._owner.target, self._owner.table]
-        body: dict[str, object] = {"log": mark.log, "offset": mark.offset, "high": mark.high, "floor": mark.floor}
-        if mark.batches:
-            body["batches"] = list(mark.batches)
-        return json.dumps({"tailrace": _FORMAT, "owner": owner, "mark": body})
+        return json.dumps({"tailrace": _FORMAT, "owner": owner, "mark": mark.to_json()})
 
     def read(self, log: DeltaLog, snapshot: Snapshot, rebuild: Rebuild) -> Mark | None:
         """Return the mark that the rows of `snapshot` include, whichever change log brought them."""
@@ -104,5 +101,4 @@ class Marks:
                 f'the mark of table "{self._owner.table}" has format {stored["tailrace"]}, newer than {_FORMAT}',
                 "A newer Tailrace wrote it. Run that one.",
             )
-        body = stored["mark"]
-        return Mark(**body | {"batches": tuple(body.get("batches", ()))})
+        return mark_from_json(stored["mark"])

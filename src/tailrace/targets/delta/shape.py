@@ -17,23 +17,12 @@ from pyspark.sql.types import StructType
 from tailrace.core import nested
 from tailrace.core.errors import Halt
 from tailrace.core.table import END, RESERVED, SEQUENCE, START, Column, Table, table_from_json
-from tailrace.targets._merge import POSITION, UNCHANGED, literal, quote
+from tailrace.targets._columns import EVENT_COLUMNS
+from tailrace.targets._merge import literal, quote
 from tailrace.targets.delta.log import Snapshot
 from tailrace.targets.delta.place import KEYS, Place
 
 PENDING = "tailrace.pending"
-
-EVENT_COLUMNS = {
-    "_cdc_table": "string",
-    "_cdc_op": "string",
-    "_cdc_position": "string",
-    "_cdc_changed_at": "timestamp",
-    "_cdc_ingested_at": "timestamp",
-    "_cdc_topic": "string",
-    "_cdc_partition": "int",
-    "_cdc_offset": "bigint",
-}
-"""What an append table says of each event, before the columns of its image."""
 
 _NEEDS_MAPPING = set(" ,;{}()\n\t=")
 _INDEXED = 32
@@ -46,17 +35,6 @@ def table_of(snapshot: Snapshot, name: str) -> Table:
     fields = (field for field in schema if not field.name.startswith(RESERVED) and field.name not in ours)
     columns = [Column(field.name, field.dataType.simpleString()) for field in fields]
     return Table(name, tuple(columns), tuple(json.loads(snapshot.properties()[KEYS])))
-
-
-def columns_of(table: Table, mode: str, sequence: str = "string") -> list[tuple[str, str]]:
-    """Return the columns of a new table with their types: the user's, and ours for its mode."""
-    user = [(column.name, column.type) for column in table.columns]
-    if mode == "append":
-        return [*EVENT_COLUMNS.items(), *user]
-    if mode == "scd1":
-        return [*user, (POSITION, "string")]
-    times = [(START, sequence), (END, sequence), (SEQUENCE, sequence)]
-    return [*user, *times, (POSITION, "string"), (UNCHANGED, "array<string>")]
 
 
 def create(

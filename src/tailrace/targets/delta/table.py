@@ -26,6 +26,8 @@ from tailrace.apply.view import shared_view
 from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Fit, Table
+from tailrace.spark.effort import FEW, suit
+from tailrace.targets._columns import columns_of
 from tailrace.targets._merge import OP, POSITION, Merge, MergeRecords, quote
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
@@ -66,6 +68,7 @@ class DeltaTable:
         self._session = base.newSession()
         for name, value in _SETTINGS.items():
             self._session.conf.set(name, value)
+        suit(self._session, 0)
         self._tombstones = Tombstones(self._session, graves)
         self._marks = Marks(owner)
 
@@ -123,7 +126,7 @@ class DeltaTable:
                 notes = dict(change.notes)
                 ours = self._owner.properties(change.table.keys) | ({NOTES: json.dumps(notes)} if notes else {})
                 self._marks.forget()
-                columns = shape.columns_of(change.table, self._mode, notes.get("sequence", "string"))
+                columns = columns_of(change.table, self._mode, notes.get("sequence", "string"))
                 shape.create(self._session, self._place, change.table, columns, ours)
             else:
                 snapshot = self._finish_fill(*found)
@@ -143,7 +146,7 @@ class DeltaTable:
                     f'another writer committed to table "{self._place.path or self._place.sql}" in the meantime',
                     "Nothing was written. Apply the batch again, one call at a time.",
                 )
-            if mark and mark.log == batch.mark.log and mark.offset >= batch.mark.offset:
+            if mark and mark.includes(batch.mark):
                 return Applied()
             failpoint("C19")
             if self._mode == "append":
@@ -196,14 +199,16 @@ class DeltaTable:
         if self._mode != "append":
             rows = rows.where(F.col(OP) != "d")
         stored = [F.col(quote(name)) for name in before.schema().names if name in rows.columns]
-        txn = {"txnAppId": self._owner.app_id(batch.mark.log), "txnVersion": str(batch.mark.offset)}
+        txn = {"txnAppId": self._owner.app_id(batch.mark.log), "txnVersion": str(int(batch.mark.offset))}
         self._place.append(rows.select(*stored), userMetadata=stamp, **txn)
 
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
         statement = self._statement(merge_source(view, measured), before, batch, measured)
+        # A MERGE also goes through the rows of the files that it touches; of a large table that may be many.
+        suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else FEW + 1)
         conf = self._session.conf
         conf.set(_TXN_APP, self._owner.app_id(batch.mark.log))
-        conf.set(_TXN_VERSION, str(batch.mark.offset))
+        conf.set(_TXN_VERSION, str(int(batch.mark.offset)))
         conf.set(_METADATA, stamp)
         try:
             self._session.sql(statement)
@@ -218,7 +223,8 @@ class DeltaTable:
             return MergeRecords(into, source, names, keys, ranges).sql()
         columns = [name for name in names if name != POSITION]
         carried = frozenset(batch.rows.columns)
-        merge = Merge(into, source, columns, carried, keys, batch.partial, batch.truncate, ranges, batch.ties)
+        flag = _marked(batch.soft, before) if batch.soft else None
+        merge = Merge(into, source, columns, carried, keys, batch.partial, batch.truncate, ranges, batch.ties, flag)
         return merge.sql()
 
     def _near(self, near: Ranges) -> DataFrame:
@@ -276,6 +282,13 @@ class DeltaTable:
             raise
         except LIBRARY_ERRORS as error:
             raise translate(error, f'{what} of table "{self._owner.table}"') from error
+
+
+def _marked(flag: str, before: Snapshot) -> tuple[str, str]:
+    """Return the column that marks deleted rows and its value in SQL; one that has a time already keeps it."""
+    if before.schema()[flag].dataType.typeName() == "boolean":
+        return flag, "true"
+    return flag, f"coalesce(t.{quote(flag)}, current_timestamp())"
 
 
 def _applied(commit: Commit) -> Applied:

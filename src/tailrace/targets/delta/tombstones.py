@@ -93,7 +93,7 @@ class Tombstones:
         today = F.lit(datetime.datetime.now(datetime.UTC).date())
         stamp = [
             F.lit(batch.mark.log).alias(_LOG),
-            F.lit(batch.mark.offset).cast("bigint").alias(_OFFSET),
+            F.lit(int(batch.mark.offset)).cast("bigint").alias(_OFFSET),
             today.alias(_DAY),
         ]
         if batch.hidden is None:
