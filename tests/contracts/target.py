@@ -128,6 +128,12 @@ class TargetContract:
         made = batch(self.spark, news, offset, table)
         target.apply(Batch(table, made.rows, Mark(LOG, offset, made.mark.high, floor), made.truncate, made.partial))
 
+    def test_current_rows_say_their_position(self) -> None:
+        target = self.opened()
+        self.send(target, [put(1, 1), put(2, 2)], 0)
+        found = {row["id"]: row["_cdc_position"] for row in target.current(ITEMS.name).collect()}
+        assert found == {1: at(1), 2: at(2)}
+
     def test_a_table_that_was_never_written_has_no_shape_and_no_mark(self) -> None:
         target = self.open()
         assert target.have(ITEMS.name) is None

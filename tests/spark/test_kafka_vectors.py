@@ -21,7 +21,7 @@ VECTORS = Path(__file__).parents[1] / "vectors" / "kafka"
 
 JSON = ["postgres-json", "postgres-json-schema", "postgres-json-modes", "mariadb-json", "mariadb-json-schema"]
 
-_FIRST_DAY = b'"0001-01-01T00:00:00.000000Z"'
+_FIRST_DAY, _FIRST_YEAR_ENDS = b'"0001-01-01T00:00:00.000000Z"', b'"0001-12-31T00:00:00.000000Z"'
 """A moment that Spark holds and Python's `fromtimestamp`, through which a target in memory collects, does not."""
 
 
@@ -34,11 +34,9 @@ def opened(name: str, spark: SparkSession, folder: Path) -> Pipeline:
         cluster.create(f"{prefix}.{table}")
     for message in vector["messages"]:
         if message["topic"].removeprefix(f"{prefix}.") in tables:
-            key, value = message["key_base64"], message["value_base64"]
-            if _FIRST_DAY in base64.b64decode(value or ""):
-                continue
+            key, value = (text and base64.b64decode(text) for text in (message["key_base64"], message["value_base64"]))
             headers = tuple((name, content and base64.b64decode(content)) for name, content in message["headers"])
-            cluster.put(message["topic"], 0, key and base64.b64decode(key), value and base64.b64decode(value), headers)
+            cluster.put(message["topic"], 0, key, value and value.replace(_FIRST_DAY, _FIRST_YEAR_ENDS), headers)
     return Pipeline(spark, folder, cluster, [f"{prefix}.{table}" for table in tables], tables)
 
 

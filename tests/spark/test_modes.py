@@ -103,6 +103,26 @@ def test_a_truncate_alone_marks_every_row(spark: SparkSession, tmp_path: Path, o
     assert [row["deleted_at"] is not None for row in rows()] == [True, True]
 
 
+def test_a_truncate_and_a_row_that_leaves_a_column_out_share_a_slice(
+    spark: SparkSession, tmp_path: Path, opened: Any
+) -> None:
+    whole = {"value": "a", "bio": "x"}
+    changes = [
+        Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 10), (0, 1), whole),
+        Change(TABLE.name, Op.UPDATE, position(1, Phase.CHANGE, 20), (0, 1), {"value": "b"}, frozenset({"bio"})),
+        Change(TABLE.name, Op.TRUNCATE, position(1, Phase.CHANGE, 30)),
+        Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 40), (0, 2), whole),
+    ]
+    target, rows = opened("memory", "scd1")
+    drained(spark, logged(changes, page_rows=1), target, tmp_path, 1)
+    again, marked = opened("memory", "scd1")
+    drained(spark, logged(changes[:1], page_rows=1), again, tmp_path / "soft", 1, soft="deleted_at")
+    drained(spark, logged(changes, page_rows=1), again, tmp_path / "soft", 3, soft="deleted_at")
+    assert [row["key"] for row in rows()] == [2]
+    found = {row["key"]: (row["value"], row["bio"], row["deleted_at"] is not None) for row in marked()}
+    assert found == {1: ("b", "x", True), 2: ("a", "x", False)}
+
+
 def test_a_table_that_was_restored_is_filled_again(spark: SparkSession, tmp_path: Path) -> None:
     whole = {"value": "a", "bio": "x"}
     changes = [Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, n), (0, n), whole) for n in range(10, 16)]

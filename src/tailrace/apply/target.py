@@ -131,7 +131,7 @@ class Target(Protocol):
         ...
 
     def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
-        """Return the rows of `table` as they are now, at least the columns that `have` names."""
+        """Return the rows of `table` as they are now: at least the columns that `have` names, and `_cdc_position`."""
         ...
 
     def evolve(self, table: str, change: Fit) -> None:

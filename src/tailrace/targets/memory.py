@@ -99,7 +99,8 @@ class MemoryTarget:
             return self.records(table, near)[0]
         with self.state.lock:
             kept = self._kept(table)
-            return self._frame(kept, {}, self.rows(table))
+            rows = [{**row, "_cdc_position": position} for position, row in kept.folded.rows.values()]
+            return self._frame(kept, {"_cdc_position": "string"}, rows)
 
     def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
         with self.state.lock:
