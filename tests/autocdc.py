@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import tailrace
 from tailrace.core.errors import TailraceError
+from tailrace.spark.frame import frame
 
 Vector = dict[str, Any]
 VECTORS: list[Vector] = json.loads((Path(__file__).parent / "vectors" / "autocdc.json").read_text("utf-8"))
@@ -32,7 +33,7 @@ CODES = {
 
 def feed(spark: SparkSession, rows: list[dict[str, Any]], schema: dict[str, str]) -> DataFrame:
     columns = ", ".join(f"`{name}` {kind}" for name, kind in schema.items())
-    texts = spark.createDataFrame([(json.dumps(row),) for row in rows], "value string")
+    texts = frame(spark, [(json.dumps(row),) for row in rows], "value string")
     return texts.selectExpr(f"from_json(value, '{columns}') AS row").select("row.*")
 
 

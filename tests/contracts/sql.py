@@ -19,6 +19,7 @@ from tailrace.core import failpoint
 from tailrace.core.change import Change, Op
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.table import Column, Evolution, Table, fit
+from tailrace.spark.frame import frame
 from tailrace.targets._sql.target import SqlTarget
 from tests.contracts.target import ITEMS, LOG, TargetContract, at, batch, drop, put, truncate
 
@@ -217,7 +218,7 @@ class SqlContract(TargetContract):
 
         def feed(*rows: tuple[Any, ...], **options: Any) -> tailrace.ApplyResult:
             given = {"apply_as_deletes": "op = 'd'", "except_column_list": ["seq", "op"], **options}
-            source = self.spark.createDataFrame(list(rows), schema)
+            source = frame(self.spark, rows, schema)
             return tailrace.apply_changes(source, place, keys=["id"], sequence_by="seq", **given)
 
         with pytest.raises(Halt) as halted:

@@ -19,6 +19,7 @@ from tailrace.apply.target import Batch, Mark, Target
 from tailrace.core.change import Change, Op, fold
 from tailrace.core.errors import Halt
 from tailrace.core.table import RESERVED, Column, Evolution, Table, fit
+from tailrace.spark.frame import frame
 
 Image = dict[str, Any]
 Event = tuple[Any, ...]
@@ -64,7 +65,7 @@ def rows_of(spark: SparkSession, table: Table, changes: Iterable[Change]) -> Dat
         )
     columns = ", ".join(f"`{column.name.replace('`', '``')}` {column.type}" for column in table.columns)
     reserved = "_cdc_position string, _cdc_op string, _cdc_unchanged array<string>, _cdc_events bigint"
-    return spark.createDataFrame(rows, f"{columns}, {reserved}").coalesce(1).localCheckpoint()
+    return frame(spark, rows, f"{columns}, {reserved}").coalesce(1).localCheckpoint()
 
 
 def batch(spark: SparkSession, changes: Sequence[Change], offset: int, table: Table = ITEMS, log: str = LOG) -> Batch:
@@ -425,7 +426,7 @@ class TargetContract:
 
         def events(first: int, last: int) -> Batch:
             rows = [(ITEMS.name, "u", at(n), now, now, "t", 0, n, 1, f"v{n}", n) for n in range(first, last + 1)]
-            return Batch(ITEMS, self.spark.createDataFrame(rows, columns).localCheckpoint(), Mark(LOG, last, at(last)))
+            return Batch(ITEMS, frame(self.spark, rows, columns).localCheckpoint(), Mark(LOG, last, at(last)))
 
         assert target.apply(events(1, 3)).inserted == 3
         target.apply(events(4, 5))

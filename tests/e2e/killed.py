@@ -12,6 +12,7 @@ import sys
 
 import tailrace
 from tailrace.core import failpoint
+from tailrace.spark.frame import frame
 
 BATCHES = 6
 SCHEMA = "id bigint, value string, seq bigint, op string"
@@ -44,7 +45,7 @@ def main(path: str) -> None:
     spark = tailrace.session(**{"spark.master": "local[2]", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
     for n in range(1, BATCHES + 1):
         tailrace.apply_changes(
-            spark.createDataFrame(changes(n), SCHEMA),
+            frame(spark, changes(n), SCHEMA),
             f"sqlite:{path}#things",
             keys=["id"],
             sequence_by="seq",

@@ -20,6 +20,7 @@ from dev.services.s3 import S3
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.spark import session
 from tests.service.reading import Database
+from tests.sessions import SMALL
 
 _numbers = itertools.count(1)
 
@@ -56,9 +57,8 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session for targets that are servers, set as in the tier below."""
-    conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    started = session(**conf, **{"spark.sql.shuffle.partitions": "2"})
+    """A session for targets that are servers."""
+    started = session(**SMALL)
     yield started
     started.stop()
 

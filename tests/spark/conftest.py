@@ -1,7 +1,4 @@
-"""One session for the tier: two cores, two shuffle partitions, and nothing compiled that a tiny table does not need.
-
-Compiling the plan of a statement takes longer here than running it. What is compiled is run by the e2e tier.
-"""
+"""One session for the tier."""
 
 from __future__ import annotations
 
@@ -11,18 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.spark import session
+from tests.sessions import SMALL
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    started = session(
-        **{
-            "spark.master": "local[2]",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        }
-    )
+    started = session(**SMALL)
     yield started
     started.stop()

@@ -16,6 +16,7 @@ from tailrace.apply.order import sortable
 from tailrace.apply.target import Batch, Mark
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.table import Table
+from tailrace.spark.frame import frame
 from tailrace.targets.delta import open_table
 from tests.contracts.target import ITEMS, put, rows_of
 
@@ -28,7 +29,7 @@ def target(tmp_path: Path) -> str:
 
 
 def feed(spark: SparkSession, *rows: tuple[Any, ...], schema: str = SCHEMA) -> DataFrame:
-    return spark.createDataFrame(list(rows), schema)
+    return frame(spark, rows, schema)
 
 
 def apply(source: DataFrame, target: str, **options: Any) -> tailrace.ApplyResult:
@@ -288,7 +289,7 @@ def test_an_event_older_than_a_forgotten_delete_comes_back(spark: SparkSession, 
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_sequence_as_text_has_the_order_of_the_sequence(spark: SparkSession, kind: str, values: list[Any]) -> None:
-    made = spark.createDataFrame([(n, value) for n, value in enumerate(values)], f"n int, s {kind}")
+    made = frame(spark, list(enumerate(values)), f"n int, s {kind}")
     text = made.select("n", sortable(F.col("s"), made.schema["s"].dataType).alias("text"))
     ordered = [row["n"] for row in text.orderBy("text").collect()]
     assert ordered == list(range(len(values)))

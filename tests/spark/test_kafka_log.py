@@ -100,6 +100,22 @@ def test_reading_a_slice_twice_gives_the_same_rows(
     assert found >= set(places)
 
 
+NO_ROWS = ['{"type":"struct"}', '{"fields":[]}', "[]", '{"fields":[{"field":"after","fields":[{"type":7}]}]}']
+
+
+def test_a_block_that_describes_no_row_is_put_aside_and_stops_nobody(
+    pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    fill(cluster, range(2))
+    for n, block in enumerate(NO_ROWS):
+        key, value = event(7 + n, "c", 3000 + n)
+        cluster.put(TOPIC, n % 2, key, b'{"schema":' + block.encode() + b',"payload":' + value + b"}")
+    counts = pipeline.drain()
+    assert (total(counts, "applied"), total(counts, "rejected")) == (2, len(NO_ROWS))
+    assert {letter["dlq.error_type"] for letter in pipeline.rejects.letters("box")} == {"bad-schema"}
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1]
+
+
 def test_partitions_added_later_are_read_from_their_beginning(pipeline: Pipeline, cluster: MemoryCluster) -> None:
     fill(cluster, range(4))
     pipeline.drain()

@@ -40,7 +40,8 @@ _SOURCE = {
     "pos": "bigint",
 }
 
-Writer = Callable[[int], Mapping[str, Any]]
+_Schema = Mapping[str, Any]
+Writer = Callable[[int], _Schema]
 """Gives the schema with an id; raises what is retryable if the registry cannot be asked or does not know it."""
 
 
@@ -66,10 +67,10 @@ class DebeziumAvro:
             "topic", "partition", "offset", "value", number.alias("id"), body.alias("body"),
             F.try_element_at(moved, F.lit(1))["value"].cast("string").alias("old_key"),
         )  # fmt: skip
-        decoded = F.lit(None).cast(_PEEKED)
-        for known, schema in list(self._known.items()):
-            decoded = F.when(F.col("id") == known, _peeked(schema)).otherwise(decoded)
-        rows = rows.select("*", decoded.alias("m"))
+        readers = {number: found for number, schema in self._known.items() if (found := _reader(schema))}
+        rows = _decoded(rows, "body", {number: (F.col("id") == number, *found) for number, found in readers.items()})
+        seen = (F.when(F.col("id") == number, _peeked(number, reader)) for number, (_, reader) in readers.items())
+        rows = rows.select("*", F.coalesce(F.lit(None).cast(_PEEKED), *seen).alias("m"))
         source = F.col("m.source")
         rows = rows.select(
             "topic", "partition", "offset", "value", "id", "body", "old_key",
@@ -129,12 +130,12 @@ class DebeziumAvro:
         """Decode the rows with the schemas they were written with."""
         ids = self._ids.get(table, [])
         nothing = F.struct(F.lit(False).alias("there"), *_cells(message.no_row(table), table)[1:])
-        images = [] if ids else [nothing]
-        for number in ids:
-            whole = from_avro(F.col("row"), json.dumps(_plain(self._schema(number))), {"mode": "PERMISSIVE"})
-            image = F.when(F.col("op") == Op.DELETE.value, whole["before"]).otherwise(whole["after"])
-            images.append(F.when(F.col("schema") == str(number), F.struct(*_cells(image, table))))
-        image = F.coalesce(*images) if len(images) > 1 else images[0]
+        rows = _decoded(rows, "row", {n: (F.col("schema") == str(n), self._schema(n), None) for n in ids})
+        deleted = F.col("op") == Op.DELETE.value
+        images = {n: F.when(deleted, _datum(n)["before"]).otherwise(_datum(n)["after"]) for n in ids}
+        rows = rows.select(*message.COLUMNS, *(image.alias(_image_of(n)) for n, image in images.items()))
+        rebuilt = [F.when(F.col("schema") == str(n), F.struct(*_cells(F.col(_image_of(n)), table))) for n in ids]
+        image = F.coalesce(*rebuilt) if rebuilt else nothing
         parsed = rows.select(*(F.col(name) for name in message.COLUMNS if name != "row"), image.alias("m"))
         raw = {column.name: F.col("m")[f"c{n}"] for n, column in enumerate(table.columns)}
         values = {column.name: decode(column.encoding, column.type)(raw[column.name]) for column in table.columns}
@@ -173,23 +174,48 @@ class DebeziumAvro:
 _PEEKED = f"struct<op: string, source: struct<{', '.join(f'{name}: {kind}' for name, kind in _SOURCE.items())}>>"
 
 
-def _peeked(schema: Mapping[str, Any]) -> Expression:
-    """Decode operation and source of a message, and pass over its row."""
+def _decoded(
+    rows: DataFrame, body: str, writers: Mapping[int, tuple[Expression, _Schema, _Schema | None]]
+) -> DataFrame:
+    """Decode `body` with each writer's schema, where that is its own: once, in a column of its own.
+
+    An expression that stands in several places would be decoded in each of them.
+    """
+    made = []
+    for number, (mine, writer, reader) in writers.items():
+        options = {"mode": "PERMISSIVE"} | ({"avroSchema": json.dumps(_plain(reader))} if reader else {})
+        datum = from_avro(F.when(mine, F.col(body)), json.dumps(_plain(writer)), options)
+        made.append(datum.alias(f"datum_{number}"))
+    return rows.select("*", *made)
+
+
+def _datum(number: int) -> Expression:
+    return F.col(f"datum_{number}")
+
+
+def _image_of(number: int) -> str:
+    return f"image_{number}"
+
+
+def _reader(schema: _Schema) -> tuple[_Schema, _Schema] | None:
+    """Return the writer's schema, and one that reads operation and source and passes over the row."""
     fields = {field["name"]: field for field in schema.get("fields", ())} if isinstance(schema, Mapping) else {}
     source = fields["source"]["type"] if {"op", "source", "after"} <= set(fields) else None
     if not isinstance(source, Mapping) or "fields" not in source:
-        return F.lit(None).cast(_PEEKED)
+        return None
     wanted = [field for field in source["fields"] if field["name"] in _SOURCE]
-    reader = {**schema, "fields": [{**fields["source"], "type": {**source, "fields": wanted}}, fields["op"]]}
-    found = from_avro(
-        F.col("body"), json.dumps(_plain(schema)), {"avroSchema": json.dumps(_plain(reader)), "mode": "PERMISSIVE"}
-    )
-    names = {field["name"] for field in wanted}
+    return schema, {**schema, "fields": [{**fields["source"], "type": {**source, "fields": wanted}}, fields["op"]]}
+
+
+def _peeked(number: int, reader: _Schema) -> Expression:
+    """Return operation and source of a message that was decoded with `reader`."""
+    names = {field["name"] for field in reader["fields"][0]["type"]["fields"]}
+    source = _datum(number)["source"]
     cells = (
-        (found["source"][name].cast(kind) if name in names else F.lit(None).cast(kind)).alias(name)
+        (source[name].cast(kind) if name in names else F.lit(None).cast(kind)).alias(name)
         for name, kind in _SOURCE.items()
     )
-    return F.struct(found["op"].alias("op"), F.struct(*cells).alias("source"))
+    return F.struct(_datum(number)["op"].alias("op"), F.struct(*cells).alias("source"))
 
 
 def _cells(image: Expression, table: Table) -> list[Expression]:

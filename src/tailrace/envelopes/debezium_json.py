@@ -98,11 +98,13 @@ class DebeziumJson:
         """Take note of nothing."""
 
     def schema(self, table: str, sample: Sample) -> Table | None:
-        """Return what the schema block says."""
-        value = json.loads(sample.value or b"{}")
-        if not isinstance(value.get("payload"), dict) or not isinstance(value.get("schema"), dict):
+        """Return what the schema block says; `None` if it describes no row."""
+        try:
+            block = json.loads(sample.value or b"{}")["schema"]
+            return connect.table_of(table, connect.image_of(block), self.keys(sample))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # It is somebody else's text, and anything may be wrong with it.
             return None
-        return connect.table_of(table, connect.image_of(value["schema"]), self.keys(sample))
 
     def keys(self, sample: Sample) -> tuple[str, ...]:
         """Return the fields of the message's key."""

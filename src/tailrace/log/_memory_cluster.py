@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log._broker import Partition, Topic
+from tailrace.spark.frame import described
 
 Header = tuple[str, bytes | None]
 Message = tuple[bytes | None, bytes | None, tuple[Header, ...]]
@@ -80,4 +81,4 @@ class MemoryCluster:
                 place = {"topic": topic, "partition": number, "offset": offset, "timestamp": None}
                 rows.append({**place, "key": key, "value": value, "headers": named})
         table = pa.Table.from_pylist(rows, schema=landed_rows.ARROW)
-        return spark.createDataFrame(table).to(spark.createDataFrame([], landed_rows.SPARK).schema)
+        return spark.createDataFrame(table).to(described(landed_rows.SPARK))

@@ -36,6 +36,7 @@ from tailrace.log._file_rows import Rows
 from tailrace.log._inferred import widened
 from tailrace.log._intake import Catalogue, Feed, Intake, changed
 from tailrace.log.slice import Contents, Slice
+from tailrace.spark.frame import frame
 
 _MOST_FILES = 1000
 """In one slice: what is known of a file takes memory."""
@@ -241,7 +242,7 @@ class FileLog:
         entries = [entry for entry in entries if entry.number not in absent]
         if not entries:
             stop()
-            return FileSlice(after, upto, Contents(), lambda session: session.createDataFrame([], "x int")), outcomes
+            return FileSlice(after, upto, Contents(), lambda session: frame(session, [], "x int")), outcomes
         table = self._learn(rows, entries)
         kept = rows.opened(entries, self.envelope, table).persist(StorageLevel.MEMORY_AND_DISK)
         view = f"tailrace_slice_{uuid.uuid4().hex}"
@@ -257,7 +258,7 @@ class FileLog:
             for entry in entries:
                 self._refuse_changing(entry)
             found, places, lowest = self._located(rows, entries, stretches)
-            where = spark.createDataFrame(places or [("", 0, 0, 0, "", "")], _PLACES)
+            where = frame(spark, places, _PLACES)
             kept.join(F.broadcast(where), ["file", "block"]).withColumns(
                 {"number": F.col("id") + F.col("shift"), "offset": F.col("id") + F.col("shift") + F.col("first")}
             ).createGlobalTempView(view)

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from tailrace.core import offsets
 from tailrace.core.change import Op
-from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.errors import NotReady, ResyncRequired, Retryable, TailraceError
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Table, table_from_json
 from tailrace.envelopes import rows as landed_rows
@@ -284,7 +284,6 @@ class KafkaLog:
             kept.unpersist()
             kept = self._peek(spark, ranges)
         view = f"tailrace_slice_{uuid.uuid4().hex}"
-        kept.createGlobalTempView(view)
 
         def drop() -> None:
             with suppress(Py4JError, PySparkException):
@@ -292,7 +291,11 @@ class KafkaLog:
                 kept.unpersist()
 
         try:
-            contents, schemas = self._contents(kept)
+            contents, schemas, unreadable = self._contents(kept)
+            judged = _without_schema(kept, unreadable) if unreadable else kept
+            if unreadable:
+                contents, schemas, _ = self._contents(judged)
+            judged.createGlobalTempView(view)
         except BaseException:
             drop()
             raise
@@ -312,7 +315,8 @@ class KafkaLog:
         # Not a checkpoint: what an executor loses is read from Kafka again, which has it.
         return peeked.persist(StorageLevel.MEMORY_AND_DISK)
 
-    def _contents(self, kept: DataFrame) -> tuple[Contents, dict[tuple[str, str], str]]:
+    def _contents(self, kept: DataFrame) -> tuple[Contents, dict[tuple[str, str], str], list[tuple[str, str]]]:
+        """Return what is in a slice, the schema of each table and fingerprint, and which schemas describe no row."""
         where = F.struct("partition", "offset")
         truncate = F.coalesce(F.col("op") == Op.TRUNCATE.value, F.lit(False))
         good, bad = F.col("fate").isNull(), F.col("fate") != FILTERED
@@ -338,6 +342,7 @@ class KafkaLog:
         lowest: dict[str, str] = {}
         aside: dict[str, Aside] = {}
         schemas: dict[tuple[str, str], str] = {}
+        unreadable: list[tuple[str, str]] = []
         for group in sorted(groups, key=lambda row: self._age(row["table"], row["schema"])):
             if group["table"] is None:
                 old = aside.get(group["topic"], Aside())
@@ -349,6 +354,9 @@ class KafkaLog:
             rows = group["count"] > group["truncates"]
             place = tuple(group["sample"][1])
             fingerprint = self._learn(kept, table, group["schema"], group["topic"], place) if rows else ""
+            if fingerprint is None:
+                unreadable.append((table, group["schema"]))
+                continue
             schemas[table, fingerprint] = group["schema"]
             counts[table, fingerprint] = counts.get((table, fingerprint), 0) + group["count"]
             lowest[table] = min(group["lowest"], lowest.get(table, group["lowest"]))
@@ -356,7 +364,7 @@ class KafkaLog:
             found |= {landed_rows.PARTIAL} if group["partial"] else set()
             found |= {landed_rows.MOVED} if group["moved"] else set()
             features[table] = features.get(table, frozenset()) | found
-        return Contents(counts, features, lowest, aside), schemas
+        return Contents(counts, features, lowest, aside), schemas, unreadable
 
     def _age(self, table: str | None, schema: str | None) -> tuple[int, str]:
         """Order schemas as they were met; new ones come last."""
@@ -364,8 +372,8 @@ class KafkaLog:
         name = f"{table} {schema}"
         return (met.index(name) if name in met else len(met), name)
 
-    def _learn(self, kept: DataFrame, table: str, schema: str, topic: str, place: tuple[int, int]) -> str:
-        """Return the fingerprint of the schema that messages of `table` call `schema`, learning it if it is new."""
+    def _learn(self, kept: DataFrame, table: str, schema: str, topic: str, place: tuple[int, int]) -> str | None:
+        """Return the fingerprint of what messages of `table` call `schema`, learning it if it is new; or `None`."""
         known = self._tables_by_fingerprint.get(f"{table} {schema}") if schema else None
         if known is not None:
             self.envelope.remember(known, schema)
@@ -373,9 +381,7 @@ class KafkaLog:
         sample = Sample(topic, *self._broker.message(topic, *place))
         if schema:
             described = self.envelope.schema(table, sample)
-            if described is None:
-                raise Halt("unknown-schema", f'a message of table "{table}" names a schema that cannot be read')
-            return self._keep(f"{table} {schema}", described)
+            return self._keep(f"{table} {schema}", described) if described is not None else None
         mine = F.col("fate").isNull() & (F.col("table") == table) & (F.col("schema") == "") & F.col("row").isNotNull()
         with self._lock:
             have = self._tables_by_fingerprint.get(self._known["inferred"].get(table, ""))
@@ -414,6 +420,12 @@ def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[P
             chosen[place] = (start, start + share)
         left -= share
     return chosen
+
+
+def _without_schema(kept: DataFrame, unreadable: Sequence[tuple[str, str]]) -> DataFrame:
+    """Give messages whose schema describes no row that fate."""
+    theirs = F.struct("table", "schema").isin([F.struct(F.lit(table), F.lit(schema)) for table, schema in unreadable])
+    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, "bad-schema: its schema describes no row")))
 
 
 def _name(place: Partition) -> str:

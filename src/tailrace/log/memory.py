@@ -16,6 +16,7 @@ from tailrace.core.table import Table
 from tailrace.envelopes import debezium
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.slice import Contents, Slice, total
+from tailrace.spark.frame import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class MemoryLog:
 
         def read(spark: SparkSession) -> DataFrame:
             table = pa.Table.from_pylist(rows, schema=landed_rows.ARROW)
-            return spark.createDataFrame(table).to(spark.createDataFrame([], landed_rows.SPARK).schema)
+            return spark.createDataFrame(table).to(described(landed_rows.SPARK))
 
         return Slice(after, chosen[-1].last, total(part.contents for part in chosen), read)
 

@@ -21,6 +21,7 @@ from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.change import Change, Folded, Key, Op, Value, fold
 from tailrace.core.errors import Halt
 from tailrace.core.table import END, SEQUENCE, START, Column, Fit, Table
+from tailrace.spark.frame import frame
 
 
 class Options(BaseModel):
@@ -92,7 +93,7 @@ class MemoryTarget:
             seen |= {key: (position, True) for key, (position, _) in kept.folded.rows.items()}
         types = [f"`{key.replace('`', '``')}` {kept.table.column(key).type}" for key in kept.table.keys]
         schema = ", ".join([*types, "_cdc_position string", "_cdc_alive boolean"])
-        return self._session().createDataFrame([(*key, *known) for key, known in seen.items()], schema)
+        return frame(self._session(), [(*key, *known) for key, known in seen.items()], schema)
 
     def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
         if self._mode == "scd2":
@@ -160,7 +161,7 @@ class MemoryTarget:
     def _frame(self, kept: Kept, ours: Mapping[str, str], rows: Iterable[Mapping[str, Value]]) -> DataFrame:
         types = {**{column.name: column.type for column in kept.table.columns}, **ours}
         schema = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in types.items())
-        return self._session().createDataFrame([tuple(row.get(name) for name in types) for row in rows], schema)
+        return frame(self._session(), [tuple(row.get(name) for name in types) for row in rows], schema)
 
     def _kept(self, table: str) -> Kept:
         kept = self._find(table)

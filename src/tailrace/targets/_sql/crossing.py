@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace.apply.engine import column
+from tailrace.spark.frame import frame
 from tailrace.targets._columns import UNCHANGED
 from tailrace.targets._sql.dialect import Dialect, Kind
 from tailrace.targets._sql.statements import KEPT
@@ -52,5 +53,5 @@ def incoming(spark: SparkSession, table: pa.Table, kinds: Mapping[str, Kind]) ->
     numbered = table.rename_columns([f"c{n}" for n in range(table.num_columns)])
     schema = from_arrow_schema(numbered.schema, prefer_timestamp_ntz=True)
     values = (kind.back(F.col(f"c{n}")).alias(name) for n, (name, kind) in enumerate(kinds.items()))
-    rows = spark.createDataFrame(numbered, schema) if table.num_rows else spark.createDataFrame([], schema)
+    rows = spark.createDataFrame(numbered, schema) if table.num_rows else frame(spark, [], schema)
     return rows.select(*values)

@@ -23,6 +23,7 @@ from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column, Fit, Table
+from tailrace.spark.frame import frame
 from tailrace.targets._columns import POSITION, columns_of
 from tailrace.targets._sql import shape
 from tailrace.targets._sql.control import Control, Entry, Owner
@@ -284,7 +285,7 @@ class SqlTable:
         kinds = {name: self._dialect.kind(kind) for name, kind in types.items()}
         if not entry.claimed:
             listed = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in types.items())
-            return self._spark().createDataFrame([], listed)
+            return frame(self._spark(), [], listed)
         names = ", ".join(kind.read.format(self._dialect.column(name)) for name, kind in kinds.items())
         conditions, values = [], list[object]()
         for key, (low, high) in near.items():
