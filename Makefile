@@ -15,7 +15,7 @@ help: ## Print this list
 
 install: .venv/spark.stamp ## Set up .venv, the dependencies and Spark's jars; quick when nothing changed
 
-demo: install ## Keep a changing Postgres current in Delta, and compare the two at the end
+demo: install ## Keep a changing Postgres current in Delta and DuckDB, and compare them at the end
 	$(BIN)/cdc demo
 
 bench: install ## Measure capture and apply; results go to bench/results

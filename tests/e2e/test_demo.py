@@ -21,7 +21,7 @@ import pytest
 from tailrace.core.checkpoint import Tailing
 from tailrace.core.errors import Misconfigured
 from tailrace.demo import shop
-from tailrace.demo.compare import Comparison, compare, compare_all
+from tailrace.demo.compare import Comparison, compare, compare_all, in_delta, in_duckdb
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.demo.run import demo
 from tailrace.demo.stages import tell
@@ -129,11 +129,12 @@ def test_a_column_that_only_the_source_has_makes_tables_differ(kinds: psycopg.Co
 
 def test_a_difference_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     same, other = Comparison("public.a", 1, 1), Comparison("public.b", 2, 1, missing=((7,),))
-    assert tell([same], Tailing("s/1", "0/10"), 5) == 0
-    assert tell([same, other], Tailing("s/1", "0/10"), 5) == 1
+    assert tell({"Delta": [same], "DuckDB": [same]}, Tailing("s/1", "0/10"), 5) == 0
+    assert tell({"Delta": [same, same], "DuckDB": [same, other]}, Tailing("s/1", "0/10"), 5) == 1
     printed = capsys.readouterr().out
     assert "key 7: only in the source" in printed
-    assert "source and target are DIFFERENT at position 0/10" in printed
+    assert "DuckDB public.b: 2 rows in the source, 1 in the target, DIFFERENT" in printed
+    assert "source and targets are DIFFERENT at position 0/10" in printed
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,10 @@ def test_the_demo_ends_with_equal_tables(finished: Finished) -> None:
     done = finished.done
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     for table in shop.TABLES:
-        assert re.search(rf"^{table}: \d+ rows, equal$", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(r"^source and target are equal at position [0-9A-F]+/[0-9A-F]+", done.stdout, re.MULTILINE)
+        for target in ("Delta", "DuckDB"):
+            assert re.search(rf"^{target} {table}: \d+ rows, equal$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"watch it at http://127\.0\.0\.1:\d+/", done.stderr)
+    assert re.search(r"^source and targets are equal at position [0-9A-F]+/[0-9A-F]+", done.stdout, re.MULTILINE)
     assert "add a column to orders" in done.stderr
     assert "truncate carts" in done.stderr
 
@@ -183,9 +186,14 @@ def test_a_difference_planted_after_the_demo_is_found(finished: Finished, capsys
         with psycopg.connect(dsn) as connection:
             connection.execute("UPDATE customers SET letter = coalesce(letter, '') || '.' WHERE id = 7")
             connection.execute("INSERT INTO carts VALUES (%s, NULL, '{}', NULL, NULL)", (UUID(int=1),))
-        results = compare_all(dsn, session(), finished.folder / "lake", shop.TABLES)
+        held = {
+            "Delta": in_delta(session(), finished.folder / "lake"),
+            "DuckDB": in_duckdb(finished.folder / "copy.duckdb"),
+        }
+        results = {target: compare_all(dsn, read, shop.TABLES) for target, read in held.items()}
     assert tell(results, Tailing("s/1", "0/10"), 5) == 1
-    assert [result.table for result in results if not result.equal] == ["public.customers", "public.carts"]
+    for tables in results.values():
+        assert [table.table for table in tables if not table.equal] == ["public.customers", "public.carts"]
     printed = capsys.readouterr().out
     assert "key 7: differs in letter" in printed
     assert f"key {UUID(int=1)}: only in the source" in printed

@@ -77,10 +77,11 @@ def demo(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder that is used without --dir.")] = False,
 ) -> None:
-    """Watch a shop in PostgreSQL kept current in Delta.
+    """Watch a shop in PostgreSQL kept current in Delta and DuckDB.
 
-    An embedded PostgreSQL with a shop that keeps changing is captured and folded into Delta tables; at the end every
-    table of source and target is compared, row by row. Exits with 0 only if they are equal.
+    An embedded PostgreSQL with a shop that keeps changing is captured and folded into tables of Delta and of DuckDB,
+    with a live page to watch; at the end every table of source and targets is compared, row by row. Exits with 0 only
+    if they are equal.
     """
     from threading import Event
 
@@ -152,11 +153,13 @@ def run(
 
     loaded = files.load(file, platform_config)
     pipeline_id, run_id = loaded.pipeline.config.pipeline_id, new_run_id()
-    served = Served(loaded.pipeline.config, loaded.platform.config, run_id)
     with (
         reporting(sys.stderr, pipeline_id, run_id) as told,
         open_pipeline(loaded.pipeline.config, loaded.platform.config) as pipeline,
     ):
+        served = Served(
+            loaded.pipeline.config, loaded.platform.config, run_id, lambda url: told.event("page served", url=url)
+        )
         report = Several(told, served.health)
 
         def work() -> RunReport:

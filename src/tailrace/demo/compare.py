@@ -10,7 +10,7 @@ leaves behind, and there is nothing to compare it with.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from pyspark.sql import SparkSession
 from tailrace.core.table import file_name, target_names
 
 Key = tuple[object, ...]
+Read = Callable[[str], pa.Table]
+"""Gives the rows that a target holds in the table of a name."""
 
 _SHOWN = 10
 
@@ -101,15 +103,29 @@ def compare(connection: psycopg.Connection, table: str, held: pa.Table) -> Compa
     return Comparison(table, count, held.num_rows, missing, tuple(sorted(extra, key=repr)), differing, lost)
 
 
-def compare_all(dsn: str, spark: SparkSession, lake: Path, tables: Sequence[str]) -> list[Comparison]:
-    """Compare `tables` as the database has them at one moment with the Delta tables in the folder `lake`."""
+def compare_all(dsn: str, read: Read, tables: Sequence[str]) -> list[Comparison]:
+    """Compare `tables` as the database has them at one moment with what `read` finds under each name of the target."""
     names = target_names(tables, {})
-    results = []
     with psycopg.connect(dsn, options="-c timezone=UTC -c default_transaction_isolation=repeatable\\ read") as source:
-        for table in tables:
-            held = spark.read.format("delta").load(str(lake / file_name(names[table]))).toArrow()
-            results.append(compare(source, table, held))
-    return results
+        return [compare(source, table, read(names[table])) for table in tables]
+
+
+def in_delta(spark: SparkSession, lake: Path) -> Read:
+    """Return what reads the Delta tables in the folder `lake`."""
+    return lambda name: spark.read.format("delta").load(str(lake / file_name(name))).toArrow()
+
+
+def in_duckdb(path: Path) -> Read:
+    """Return what reads the tables in the DuckDB file at `path`, as any other reader would."""
+
+    def read(name: str) -> pa.Table:
+        import duckdb
+
+        with duckdb.connect(str(path), read_only=True) as reader:
+            reader.execute("SET TimeZone = 'UTC'")
+            return reader.table(f'"{name}"').to_arrow_table()
+
+    return read
 
 
 def _shape(connection: psycopg.Connection, name: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""`cdc demo`: a shop in an embedded PostgreSQL that keeps changing, kept current in Delta, compared at the end.
+"""`cdc demo`: a shop in an embedded PostgreSQL that keeps changing, kept current in Delta and DuckDB, then compared.
 
 Exit code 0 means that every value of every row is equal, or that the user stopped it before it could tell.
 Nothing keeps running afterwards, and nothing stays on disk that was not asked for.

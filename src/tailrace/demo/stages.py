@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,18 +27,22 @@ from tailrace.config.platform import PlatformConfig
 from tailrace.core.checkpoint import Checkpoint, Tailing
 from tailrace.core.errors import Halt
 from tailrace.demo import database
-from tailrace.demo.compare import Comparison, compare_all
+from tailrace.demo.compare import Comparison, compare_all, in_delta, in_duckdb
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.demo.shop import TABLES, Shop
 from tailrace.demo.view import Board, Steps
-from tailrace.runtime.build import Pipeline, open_pipeline
+from tailrace.runtime.build import open_pipeline
+from tailrace.runtime.report import Several, new_run_id
 from tailrace.runtime.run import RunReport
 from tailrace.spark import session
+from tailrace.web.serve import Served
 
 _PAUSE_SECONDS = 0.04
 """Between two transactions: about twenty a second, which leaves the processor to Spark."""
 _FIRST_PAUSE_SECONDS = 0.25
 """The same until the target has taken the snapshot, however long that takes."""
+
+_COPY = "copy.duckdb"
 
 _PIPELINE = """\
 # The pipeline of the demo: point source at a database of yours, and run it with: cdc run pipeline.yaml
@@ -57,11 +61,19 @@ sinks:
     mode: scd1
     schema_evolution: alter
     delta: {{path: {lake}}}
+  - sink_id: copy
+    sink_type: duckdb
+    schema_evolution: alter
+    duckdb: {{path: {copy}}}
 """
+
+TARGETS = {"lake": "Delta", "copy": "DuckDB"}
+"""What each target of the pipeline is, by its id."""
 
 _PLATFORM = """\
 # Where the demo keeps its state; all of this is optional.
 control: {{root: {state}}}
+health_port: 0
 slice: {{interval_seconds: 0.5}}
 spark:
   conf:
@@ -93,7 +105,7 @@ class Demo:
         self._steps = steps
         self._stopping = stopping
         self._idle = threading.Event()
-        self._board = Board(TABLES, steps)
+        self._board = Board(TABLES, TARGETS, steps)
 
     def run(self) -> int:
         """Go through all stages and return the exit code; `Stopped` if the user asked for the end before."""
@@ -118,9 +130,10 @@ class Demo:
         with self._steps.showing(self._board):
             self._follow(files, shop, pool)
             self._board.phase = "catching up"
-            done = self._through(open_pipeline(files.pipeline, files.platform), pool, once=True)
-        self._steps("comparing every row of source and target")
-        results = compare_all(shop, spark.result(), self._folder / "lake", TABLES)
+            done = self._through(files, pool, once=True)
+        self._steps("comparing every row of source and targets")
+        held = {"Delta": in_delta(spark.result(), self._folder / "lake"), "DuckDB": in_duckdb(self._folder / _COPY)}
+        results = {target: compare_all(shop, read, TABLES) for target, read in held.items()}
         self._refuse_to_go_on()
         return tell(results, done.checkpoint, self._board.upto)
 
@@ -128,16 +141,18 @@ class Demo:
         """Run the pipeline until the shop has changed for long enough."""
         workload = pool.submit(self._change, shop)
         try:
-            self._through(open_pipeline(files.pipeline, files.platform), pool, once=False, until=workload)
+            self._through(files, pool, once=False, until=workload)
         finally:
             self._idle.set()
         workload.result()
 
     def _through(
-        self, pipeline: Pipeline, pool: ThreadPoolExecutor, *, once: bool, until: Future[None] | None = None
+        self, files: _Files, pool: ThreadPoolExecutor, *, once: bool, until: Future[None] | None = None
     ) -> RunReport:
-        with pipeline:
-            running = pool.submit(pipeline.run, once=once, report=self._board)
+        served = Served(files.pipeline, files.platform, new_run_id(), lambda url: self._steps(f"watch it at {url}"))
+        heard = Several(self._board, served.health)
+        with open_pipeline(files.pipeline, files.platform) as pipeline:
+            running = pool.submit(pipeline.run, once=once, report=heard, serving=served.serving)
             while not running.done() and not self._stopping.is_set() and not (until and until.done()):
                 self._stopping.wait(0.1)
             if not once or self._stopping.is_set():
@@ -193,7 +208,13 @@ def write_files(folder: Path, port: int, password: str) -> _Files:
     secret.write_text(password)
     tables = ", ".join(TABLES)
     pipeline.write_text(
-        _PIPELINE.format(port=port, password_file=_quoted(secret), tables=tables, lake=_quoted(folder / "lake"))
+        _PIPELINE.format(
+            port=port,
+            password_file=_quoted(secret),
+            tables=tables,
+            lake=_quoted(folder / "lake"),
+            copy=_quoted(folder / _COPY),
+        )
     )
     platform.write_text(_PLATFORM.format(state=_quoted(folder / "state")))
     return _Files(load_pipeline(pipeline).config, load_platform(platform).config)
@@ -210,14 +231,14 @@ def _start_spark(platform: PlatformConfig) -> SparkSession:
 # -- the comparison
 
 
-def tell(results: Sequence[Comparison], checkpoint: Checkpoint | None, offset: int) -> int:
-    """Print the comparison and the position that it is true for; return the exit code."""
+def tell(results: Mapping[str, Sequence[Comparison]], checkpoint: Checkpoint | None, offset: int) -> int:
+    """Print the comparison of each target and the position that it is true for; return the exit code."""
     if not isinstance(checkpoint, Tailing):
         raise Halt("no-position", "the run ended without a position", "This is a defect: please report it.")
-    lines = [line for result in results for line in result.lines()]
-    equal = all(result.equal for result in results)
+    lines = [f"{target} {line}" for target, tables in results.items() for table in tables for line in table.lines()]
+    equal = all(table.equal for tables in results.values() for table in tables)
     verdict = "equal" if equal else "DIFFERENT"
-    lines.append(f"source and target are {verdict} at position {checkpoint.at} (change log offset {offset})")
+    lines.append(f"source and targets are {verdict} at position {checkpoint.at} (change log offset {offset})")
     sys.stdout.write("\n".join([*lines, ""]))
     sys.stdout.flush()
     return 0 if equal else 1

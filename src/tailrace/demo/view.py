@@ -30,21 +30,21 @@ _LINE_SECONDS = 3.0
 class Board(Silent):
     """The figures of a run, as told by its reports; a `Reporter`."""
 
-    def __init__(self, tables: Sequence[str], tell: Callable[[str], None]) -> None:
+    def __init__(self, tables: Sequence[str], targets: Mapping[str, str], tell: Callable[[str], None]) -> None:
         self._tables = tuple(tables)
+        self._targets = dict(targets)
         self._tell = tell
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._source: dict[str, int] = {}
-        self._target: dict[str, int] = dict.fromkeys(tables, 0)
-        self._applied: dict[str, int] = dict.fromkeys(tables, 0)
+        self._rows = {target: dict.fromkeys(tables, 0) for target in targets}
+        self._upto = dict.fromkeys(targets, -1)
+        self._applied = 0
         self._pages: deque[tuple[int, float]] = deque()
         self._logged = 0
-        self.upto = -1
-        """The offset of the newest applied event."""
         self.phase = "starting"
         self.current = threading.Event()
-        """Set once the target has taken the snapshot."""
+        """Set once every target has taken the snapshot."""
         self.transactions = 0
         self.doing = ""
 
@@ -62,19 +62,20 @@ class Board(Silent):
     def behind(self, target: str, after: int, head: int) -> None:
         """Take the log's own word for where it ends."""
         with self._lock:
-            self._logged, self.upto = head + 1, after
+            self._logged, self._upto[target] = head + 1, after
 
     def slice(self, target: str, upto: int, tables: Sequence[TableCounts], seconds: float) -> None:
         """Count what a slice did to each table."""
         with self._lock:
-            self.upto = upto
-            while self._pages and self._pages[0][0] <= upto:
+            self._upto[target] = upto
+            while self._pages and self._pages[0][0] <= self.upto:
                 self._pages.popleft()
+            rows = self._rows[target]
             for counts in tables:
-                self._applied[counts.table] = self._applied.get(counts.table, 0) + counts.applied
+                self._applied += counts.applied
                 grown = getattr(counts, "inserted", 0) - getattr(counts, "deleted", 0)
-                self._target[counts.table] = self._target.get(counts.table, 0) + grown
-            if not self.current.is_set():
+                rows[counts.table] = rows.get(counts.table, 0) + grown
+            if not self.current.is_set() and self.upto >= 0:
                 self.phase = "following"
                 self.current.set()
 
@@ -96,6 +97,11 @@ class Board(Silent):
 
     # -- what is shown
 
+    @property
+    def upto(self) -> int:
+        """The offset of the newest event that every target has applied."""
+        return min(self._upto.values())
+
     def source_has(self, rows: Mapping[str, int]) -> None:
         """Take the source's row counts."""
         with self._lock:
@@ -111,27 +117,27 @@ class Board(Silent):
         """Return everything in one line."""
         events, seconds = self.lag()
         with self._lock:
-            applied = sum(self._applied.values())
-            source, target = sum(self._source.values()), sum(self._target.values())
+            rows = ", ".join(f"{sum(rows.values()):,} in {self._targets[name]}" for name, rows in self._rows.items())
             return (
-                f"{self._elapsed()} {self.phase}: {self.transactions} transactions, {source:,} rows in the source, "
-                f"{target:,} in the target, {applied:,} events applied, {events:,} behind ({seconds:.1f} s)"
+                f"{self._elapsed()} {self.phase}: {self.transactions} transactions, "
+                f"{sum(self._source.values()):,} rows in the source, {rows}, "
+                f"{self._applied:,} events applied, {events:,} behind ({seconds:.1f} s)"
             )
 
     def table(self) -> Table:
         """Return everything as a table."""
         events, seconds = self.lag()
         drawn = Table(
-            title=f"shop in PostgreSQL, lake in Delta   {self.phase}   {self._elapsed()}", title_justify="left"
+            title=f"a shop in PostgreSQL, kept current   {self.phase}   {self._elapsed()}", title_justify="left"
         )
-        for heading in ("table", "source rows", "target rows", "events applied"):
+        for heading in ("table", "PostgreSQL", *self._targets.values()):
             drawn.add_column(heading, justify="left" if heading == "table" else "right", min_width=14)
         with self._lock:
             for table in self._tables:
                 source = f"{self._source[table]:,}" if table in self._source else ""
-                drawn.add_row(table, source, f"{self._target[table]:,}", f"{self._applied[table]:,}")
+                drawn.add_row(table, source, *(f"{rows[table]:,}" for rows in self._rows.values()))
             drawn.caption = (
-                f"lag {events:,} events, {seconds:.1f} s   {self.transactions:,} transactions   last: {self.doing}"
+                f"lag {events:,} events, {seconds:.1f} s   {self._applied:,} events applied   last: {self.doing}"
             )
         drawn.caption_justify = "left"
         return drawn

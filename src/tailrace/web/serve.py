@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
@@ -19,8 +19,15 @@ from tailrace.web.server import Server
 class Served:
     """The health of one run, and the server that answers for it if the platform wants one."""
 
-    def __init__(self, pipeline: PipelineConfig, platform: PlatformConfig, run_id: str) -> None:
+    def __init__(
+        self,
+        pipeline: PipelineConfig,
+        platform: PlatformConfig,
+        run_id: str,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._platform = platform
+        self._tell = tell
         self._run_id = run_id
         self._folder = platform.control_root(pipeline.pipeline_id)
         targets = {sink.sink_id: sink.sink_type for sink in pipeline.enabled_sinks}
@@ -28,11 +35,13 @@ class Served:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Answer while this is entered."""
+        """Answer while this is entered, and tell where."""
         if not self._platform.health_enabled:
             yield
             return
         with self._listening() as server, ask.noted(self._folder, self._run_id, server.address):
+            host, port = server.address
+            self._tell(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
             yield
 
     def _listening(self) -> Server:
