@@ -44,6 +44,7 @@ COLUMNS = (
     "partial",
     "fate",
 )
+NO_SCHEMA = "bad-schema: its schema describes no row"
 PLACEHOLDER = "__debezium_unavailable_value"
 """What Debezium writes for a value that the database did not send, unless it was told another word."""
 

@@ -32,7 +32,7 @@ from tailrace.core.errors import NotReady, ResyncRequired, Retryable, TailraceEr
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Table, table_from_json
 from tailrace.envelopes import rows as landed_rows
-from tailrace.envelopes.message import FILTERED, Format, Sample
+from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
 from tailrace.log._broker import Partition, Topic
 from tailrace.log._inferred import inferred, widened
 from tailrace.log.slice import Aside, Contents, Slice
@@ -425,7 +425,7 @@ def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[P
 def _without_schema(kept: DataFrame, unreadable: Sequence[tuple[str, str]]) -> DataFrame:
     """Give messages whose schema describes no row that fate."""
     theirs = F.struct("table", "schema").isin([F.struct(F.lit(table), F.lit(schema)) for table, schema in unreadable])
-    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, "bad-schema: its schema describes no row")))
+    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, NO_SCHEMA)))
 
 
 def _name(place: Partition) -> str:
