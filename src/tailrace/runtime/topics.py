@@ -1,4 +1,4 @@
-"""A pipeline whose source is a log already: topics of Kafka. What it has in place of a source and a pump.
+"""An inlet that is a log already: topics of Kafka.
 
 Options, PlatformConfig ──▶ topics, tables ──▶ format, log, dead letters
 """
@@ -21,6 +21,7 @@ from tailrace.control import state
 from tailrace.control.checkpoints import Life
 from tailrace.control.dead_letters import DeadLetters
 from tailrace.control.lag import TargetLag
+from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import NotReady, Retryable
 from tailrace.core.offsets import least
 from tailrace.envelopes.custom import Custom
@@ -32,6 +33,7 @@ from tailrace.log._broker import Broker
 from tailrace.log._registry import Registry
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog
+from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.kafka import Options, refuse_twins, tables_of
 
 
@@ -49,7 +51,10 @@ class _File:
 
 
 class Topics:
-    """The topics of one pipeline; nothing is connected before something is asked."""
+    """The topics of one pipeline; see `runtime.inlet.Inlet` for what each method promises."""
+
+    prefix = ""
+    growing = True
 
     def __init__(
         self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
@@ -86,8 +91,16 @@ class Topics:
             )
         return chosen
 
+    def check(self) -> Tables:
+        """Return the tables that are named; their messages tell the keys."""
+        return dict.fromkeys(self.tables())
+
+    def plan(self) -> list[str]:
+        """Return nothing: topics are not created by reading."""
+        return []
+
     def tables(self) -> tuple[str, ...]:
-        """Return the tables that are named: by the pipeline, or by their topics. There may be others, see `open`."""
+        """Return the tables that are named: by the pipeline, or by their topics. There may be others, see `loose`."""
         if self._pipeline.cdc.envelope == "custom":
             return self.names
         refuse_twins(self.names)
@@ -95,21 +108,25 @@ class Topics:
         return tuple(sorted({*told, *(() if self._options.tables else tables_of(self.names))}))
 
     @property
-    def open(self) -> tuple[str, ...]:
+    def loose(self) -> tuple[str, ...]:
         """The topics whose names do not tell a table: whatever their messages name is taken."""
         if self._pipeline.cdc.envelope == "custom" or self._options.tables:
             return ()
         return tuple(name for name in self.names if not tables_of([name]))
 
-    def log(self, life: Life, target: str = "", warn: Callable[[str], None] = lambda _: None) -> KafkaLog:
+    def open(self, life: Life) -> Opened:
         """Return the log of `life`; every target reads the same."""
+        return Opened(self.log(life))
+
+    def log(self, life: Life) -> KafkaLog:
+        """Return the log of `life`."""
         if life.log not in self._logs:
             self._logs[life.log] = self._open_log(life)
         return self._logs[life.log]
 
-    def begin(self, life: Life, target: Target, progress: int) -> None:
+    def begin(self, life: Life, target: Target, at: Callable[[], int]) -> None:
         """Halt if a target without progress has marks beyond which the log begins: what lies between is gone."""
-        for table in life.tables if progress < 0 else ():
+        for table in life.tables if at() < 0 else ():
             mark = target.mark(table)
             if mark is not None and mark.log == life.log:
                 self.log(life).require(mark.offset)
@@ -133,7 +150,7 @@ class Topics:
             _File(self._folder / "topics" / f"{life.log}.json"),
             self._spark,
             self._platform.limits.max_event_bytes,
-            self.open,
+            self.loose,
         )
 
     def dead_letters(self) -> DeadLetters:
@@ -172,7 +189,18 @@ class Topics:
         finally:
             piece.release()
 
-    def lag(self, found: TargetLag) -> list[dict[str, object]]:
+    def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
+        """Return nothing: what fills the topics is not asked."""
+        return {}
+
+    def expire(self, life: Life, upto: int) -> None:
+        """Do nothing: Kafka keeps its topics as it was told."""
+
+    def undeploy(self) -> list[str]:
+        """Return nothing: nothing was created."""
+        return []
+
+    def behind(self, found: TargetLag) -> list[dict[str, object]]:
         """Return how far a target is behind, by partition."""
         rows: list[dict[str, object]] = []
         for name, lag, have, last in found.partitions():
