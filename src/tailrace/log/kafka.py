@@ -12,6 +12,7 @@ counted by table and schema; a schema that is new is learned from one message.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import uuid
@@ -20,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -34,6 +36,7 @@ from tailrace.core.table import Table, table_from_json
 from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.message import FILTERED, Format, Sample
 from tailrace.log._broker import Partition, Topic
+from tailrace.log._held import Held
 from tailrace.log._inferred import inferred, widened
 from tailrace.log.slice import Aside, Contents, Slice
 
@@ -51,7 +54,19 @@ class Memory(Protocol):
     def save(self, content: dict[str, Any]) -> None: ...
 
 
-class Cluster(Protocol):
+class Messages(Protocol):
+    """Where messages are read from: a cluster, or what is at hand."""
+
+    def message(self, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes | None]:
+        """Return key and value of the message at a place, or of the next after it."""
+        ...
+
+    def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
+        """Return the messages from the first offset of each range to before the second: rows of `envelopes.rows`."""
+        ...
+
+
+class Cluster(Messages, Protocol):
     """What the log needs of Kafka: `log._broker.Broker`, or one in memory."""
 
     address: str
@@ -72,16 +87,8 @@ class Cluster(Protocol):
         """Return the offset after the last one of each partition that is committed."""
         ...
 
-    def message(self, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes | None]:
-        """Return key and value of the message at a place, or of the next after it."""
-        ...
-
     def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
         """Tell the cluster that `group` has read up to before `offsets`."""
-        ...
-
-    def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
-        """Return the messages from the first offset of each range to before the second: rows of `envelopes.rows`."""
         ...
 
 
@@ -192,6 +199,12 @@ class KafkaLog:
         with _reading():
             return self._open(after, Offsets({**passed, **reached}), ranges)
 
+    def again(self, messages: pa.Table) -> KafkaSlice:
+        """Return a slice of `messages` of this log that are at hand (rows of `envelopes.rows`), wherever they lie."""
+        self._remember()
+        with _reading():
+            return self._open(-1, Offsets({}), {}, Held(messages))
+
     def wait(self, seconds: float) -> None:
         """Return after `seconds`: nobody tells us that a topic has grown."""
         time.sleep(seconds)
@@ -277,12 +290,19 @@ class KafkaLog:
 
     # -- what it holds
 
-    def _open(self, after: int, upto: Offsets, ranges: Mapping[Partition, tuple[int, int]]) -> KafkaSlice:
+    def _open(
+        self,
+        after: int,
+        upto: Offsets,
+        ranges: Mapping[Partition, tuple[int, int]],
+        messages: Messages | None = None,
+    ) -> KafkaSlice:
+        messages = messages or self._broker
         spark = self._own_session()
-        kept = self._peek(spark, ranges)
+        kept = self._peek(messages.read(spark, ranges))
         if self.envelope.learn(kept):
             kept.unpersist()
-            kept = self._peek(spark, ranges)
+            kept = self._peek(messages.read(spark, ranges))
         view = f"tailrace_slice_{uuid.uuid4().hex}"
         kept.createGlobalTempView(view)
 
@@ -292,7 +312,7 @@ class KafkaLog:
                 kept.unpersist()
 
         try:
-            contents, schemas = self._contents(kept)
+            contents, schemas = self._contents(kept, messages)
         except BaseException:
             drop()
             raise
@@ -300,10 +320,10 @@ class KafkaLog:
         def read(session: SparkSession) -> DataFrame:
             return session.table(f"global_temp.{view}")
 
-        return KafkaSlice(after, upto, contents, read, view, ranges, self._broker.read, schemas, drop)
+        return KafkaSlice(after, upto, contents, read, view, ranges, messages.read, schemas, drop)
 
-    def _peek(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
-        peeked = self.envelope.peek(self._broker.read(spark, ranges), self.epoch, self._max_event_bytes)
+    def _peek(self, rows: DataFrame) -> DataFrame:
+        peeked = self.envelope.peek(rows, self.epoch, self._max_event_bytes)
         if self._tables:
             known = F.col("table").isin(sorted(self._tables)) | F.col("topic").isin(sorted(self._open_topics))
             stranger = F.concat(F.lit("unknown-table: "), F.col("table"))
@@ -312,7 +332,7 @@ class KafkaLog:
         # Not a checkpoint: what an executor loses is read from Kafka again, which has it.
         return peeked.persist(StorageLevel.MEMORY_AND_DISK)
 
-    def _contents(self, kept: DataFrame) -> tuple[Contents, dict[tuple[str, str], str]]:
+    def _contents(self, kept: DataFrame, messages: Messages) -> tuple[Contents, dict[tuple[str, str], str]]:
         where = F.struct("partition", "offset")
         truncate = F.coalesce(F.col("op") == Op.TRUNCATE.value, F.lit(False))
         good, bad = F.col("fate").isNull(), F.col("fate") != FILTERED
@@ -348,7 +368,8 @@ class KafkaLog:
             # A truncate has no key, so there is nothing to learn from truncates alone, and no need to.
             rows = group["count"] > group["truncates"]
             place = tuple(group["sample"][1])
-            fingerprint = self._learn(kept, table, group["schema"], group["topic"], place) if rows else ""
+            sample = functools.partial(_sample, messages, group["topic"], place)
+            fingerprint = self._learn(kept, table, group["schema"], sample) if rows else ""
             schemas[table, fingerprint] = group["schema"]
             counts[table, fingerprint] = counts.get((table, fingerprint), 0) + group["count"]
             lowest[table] = min(group["lowest"], lowest.get(table, group["lowest"]))
@@ -364,13 +385,13 @@ class KafkaLog:
         name = f"{table} {schema}"
         return (met.index(name) if name in met else len(met), name)
 
-    def _learn(self, kept: DataFrame, table: str, schema: str, topic: str, place: tuple[int, int]) -> str:
+    def _learn(self, kept: DataFrame, table: str, schema: str, ask: Callable[[], Sample]) -> str:
         """Return the fingerprint of the schema that messages of `table` call `schema`, learning it if it is new."""
         known = self._tables_by_fingerprint.get(f"{table} {schema}") if schema else None
         if known is not None:
             self.envelope.remember(known, schema)
             return f"{table} {schema}"
-        sample = Sample(topic, *self._broker.message(topic, *place))
+        sample = ask()
         if schema:
             described = self.envelope.schema(table, sample)
             if described is None:
@@ -414,6 +435,10 @@ def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[P
             chosen[place] = (start, start + share)
         left -= share
     return chosen
+
+
+def _sample(messages: Messages, topic: str, place: tuple[int, int]) -> Sample:
+    return Sample(topic, *messages.message(topic, *place))
 
 
 def _name(place: Partition) -> str:

@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -25,17 +25,19 @@ from tailrace.control.checkpoints import Checkpoints, Life
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
-from tailrace.control.rejects import Letter
+from tailrace.control.rejects import Kept, Letter, letter_id
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
 from tailrace.core.errors import Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
+from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
 from tailrace.runtime.inlet import Opened, open_inlet
 from tailrace.runtime.monitor import monitored
 from tailrace.runtime.pump import Source
-from tailrace.runtime.report import Reporter
+from tailrace.runtime.replay import Replay, StillBad
+from tailrace.runtime.report import Reporter, Silent
 from tailrace.runtime.retry import attempt
 from tailrace.runtime.run import Job, RunReport, run
 
@@ -193,6 +195,55 @@ class Pipeline:
             for letter in self._rejects.letters(sink.sink_id):
                 parts = (letter.get(f"dlq.source_{part}") for part in ("topic", "partition", "offset"))
                 yield {"id": "/".join(map(str, (sink.sink_id, *parts))), **letter}
+
+    def replay(
+        self, ids: Sequence[str] = (), targets: Sequence[str] | None = None, report: Reporter | None = None
+    ) -> list[dict[str, object]]:
+        """Apply dead letters again: those with `ids`, or all; return what became of them by target and table."""
+        rows: list[dict[str, object]] = []
+        with only_one(self._folder):
+            chosen = self._letters(ids, targets)
+            life = self._checkpoints.life()
+            for sink in self._drains.chosen(targets) if life else ():
+                names = chosen[sink.sink_id]
+                if life and (names or not ids):
+                    counts = self._replay(sink, life, report or Silent()).run(names if ids else None)
+                    rows += [{"target": sink.sink_id, **asdict(count)} for count in counts]
+        return rows
+
+    def _replay(self, sink: SinkConfig, life: Life, report: Reporter) -> Replay:
+        bad = StillBad()
+        log = self._inlet.open(life).read_by(sink.sink_id, report.warning)
+        prefix, growing = self._inlet.prefix, self._inlet.growing
+        work = self._drains.drain(sink, life, log, report, prefix=prefix, growing=growing, rejects=bad)
+
+        def again(letters: Sequence[Kept]) -> Slice:
+            return self._inlet.again(life, letters, self._spark())
+
+        return Replay(work, bad, self._rejects, self._folder / "replays", again, self._spark)
+
+    def purge(self, ids: Sequence[str] = (), targets: Sequence[str] | None = None) -> list[str]:
+        """Take dead letters off the list unapplied: those with `ids`, or all; return their ids."""
+        with only_one(self._folder):
+            chosen = self._letters(ids, targets)
+            for target, names in chosen.items():
+                self._rejects.forget(target, names if ids else None)
+            return [letter for names in chosen.values() for letter in names.values()]
+
+    def _letters(self, ids: Sequence[str], targets: Sequence[str] | None) -> dict[str, dict[str, str]]:
+        """Return by target the names and ids of dead letters: those with `ids`, or all."""
+        found = {
+            sink.sink_id: {kept.name: letter_id(sink.sink_id, kept) for kept in self._rejects.kept(sink.sink_id)}
+            for sink in self._drains.chosen(targets)
+        }
+        known = {one for names in found.values() for one in names.values()}
+        for one in ids:
+            if one not in known:
+                raise Misconfigured("unknown-letter", f'there is no dead letter "{one}"', "See cdc dlq list.")
+        return {
+            target: {name: one for name, one in names.items() if not ids or one in ids}
+            for target, names in found.items()
+        }
 
     def consume(self, limit: int) -> Iterator[dict[str, object]]:
         """Yield the first `limit` messages of the topics as the engine sees them; touch no target."""

@@ -127,11 +127,12 @@ class Drains:
         *,
         prefix: str = "",
         growing: bool = False,
+        rejects: Aside | None = None,
     ) -> Drain:
-        """Return the drain that keeps the target of `sink` current from `log`."""
+        """Return the drain that keeps the target of `sink` current from `log`; `rejects`, if not in the usual place."""
         rules = Rules(sink.mode.value, sink.schema_evolution, self._platform.limits.max_event_bytes, sink.flag)
         choices = {f"{prefix}{table}": _choice(sink, table) for table in life.tables}
-        fold = Fold(self._spark, log, self.open_target(sink, life.tables), rules, self._rejects, report)
+        fold = Fold(self._spark, log, self.open_target(sink, life.tables), rules, rejects or self._rejects, report)
 
         def grow(topic: str) -> None:
             table = topic.removeprefix(prefix)

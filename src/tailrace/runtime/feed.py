@@ -19,7 +19,7 @@ from tailrace.config.platform import PlatformConfig
 from tailrace.control.audit import Audit
 from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
-from tailrace.control.rejects import Rejects
+from tailrace.control.rejects import Kept, Rejects
 from tailrace.core.change import Op
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Misconfigured, ResyncRequired
@@ -28,6 +28,7 @@ from tailrace.core.table import Table
 from tailrace.envelopes.flat import Flat, Given
 from tailrace.log._intake import Feed, directory
 from tailrace.log.files import FileLog, here, shown
+from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.files import Options
 
@@ -119,6 +120,14 @@ class FileFeed:
     def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
         """Return nothing: who fills the feed is not asked."""
         return {}
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        """Refuse: rows of files are read again with their file."""
+        raise Misconfigured(
+            "not-available",
+            "cdc dlq replay does not read files in this release",
+            "Have the file read again with cdc files requeue, or send what is missing in a file of its own.",
+        )
 
     def expire(self, life: Life, upto: int) -> None:
         """Do nothing: the files are somebody else's."""

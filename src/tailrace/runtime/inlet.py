@@ -8,7 +8,7 @@ with nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,9 +20,10 @@ from tailrace.config.pipeline import PipelineConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
-from tailrace.control.rejects import Aside
+from tailrace.control.rejects import Aside, Kept
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import NotReady
+from tailrace.log.slice import Slice
 from tailrace.runtime.drain import ChangeLog
 from tailrace.runtime.fold import Schemas
 from tailrace.runtime.pump import Log, Source
@@ -102,6 +103,10 @@ class Inlet(Protocol):
 
     def dead_letters(self) -> Aside:
         """Return where events go that can never be applied."""
+        ...
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        """Return a slice of events that were put aside in this life; what is gone for good is not in it."""
         ...
 
     def expire(self, life: Life, upto: int) -> None:

@@ -9,16 +9,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast, runtime_checkable
 
+from pyspark.sql import SparkSession
+
 from tailrace.apply.target import Target
 from tailrace.config.pipeline import PipelineConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
-from tailrace.control.rejects import Rejects
+from tailrace.control.rejects import Kept, Rejects
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Misconfigured
 from tailrace.log import shape as shapes
 from tailrace.log.landed import LandedLog
+from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
 from tailrace.runtime.pump import Source
 
@@ -108,6 +111,9 @@ class Pumped:
     def dead_letters(self) -> Rejects:
         enabled, limit = self._platform.dlq.enabled, self._platform.limits.max_rejects
         return Rejects(self._folder / "rejects", enabled=enabled, limit=limit)
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        return self._log(life).again([letter.event.offset for letter in letters], spark)
 
     def expire(self, life: Life, upto: int) -> None:
         if (days := self._platform.log.retention_days) is not None:

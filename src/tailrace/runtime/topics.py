@@ -5,12 +5,13 @@ Options, PlatformConfig ──▶ topics, tables ──▶ format, log, dead let
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -21,9 +22,11 @@ from tailrace.control import state
 from tailrace.control.checkpoints import Life
 from tailrace.control.dead_letters import DeadLetters
 from tailrace.control.lag import TargetLag
+from tailrace.control.rejects import Kept
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import NotReady, Retryable
 from tailrace.core.offsets import least
+from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.envelopes.debezium_json import DebeziumJson
@@ -33,6 +36,7 @@ from tailrace.log._broker import Broker
 from tailrace.log._registry import Registry
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog
+from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.kafka import Options, refuse_twins, tables_of
 
@@ -192,6 +196,21 @@ class Topics:
     def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
         """Return nothing: what fills the topics is not asked."""
         return {}
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        """Return a slice of dead letters as they were sent: the messages that they were may be gone by now."""
+        rows = [
+            {
+                "topic": letter.event.topic,
+                "partition": letter.event.partition,
+                "offset": letter.event.offset,
+                "key": letter.event.key,
+                "value": letter.event.value,
+                "headers": [{"key": name, "value": value} for name, value in letter.event.headers],
+            }
+            for letter in letters
+        ]
+        return self.log(life).again(pa.Table.from_pylist(rows, schema=landed_rows.ARROW))
 
     def expire(self, life: Life, upto: int) -> None:
         """Do nothing: Kafka keeps its topics as it was told."""
