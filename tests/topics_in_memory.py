@@ -19,6 +19,7 @@ from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.message import Format
 from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.log._routing import Routing
 from tailrace.log.kafka import KafkaLog
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain, Pace, drain
@@ -57,12 +58,22 @@ class Pipeline:
     evolution: Evolution = Evolution.ALTER
     memory: Kept = field(default_factory=Kept)
     state: State = field(default_factory=State)
+    routing: Routing | None = None
     mode: Literal["scd1", "scd2", "append"] = "scd1"
 
     @property
     def log(self) -> KafkaLog:
         return KafkaLog(
-            "log", 1, self.cluster, self.topics, self.tables, self.envelope, self.memory, lambda: self.spark, 100_000
+            "log",
+            1,
+            self.cluster,
+            self.topics,
+            self.tables,
+            self.envelope,
+            self.memory,
+            lambda: self.spark,
+            100_000,
+            routing=self.routing,
         )
 
     @property

@@ -34,6 +34,7 @@ from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Format
 from tailrace.log._broker import Broker
 from tailrace.log._registry import Registry
+from tailrace.log._routing import Routing
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog
 from tailrace.log.slice import Slice
@@ -105,18 +106,22 @@ class Topics:
 
     def tables(self) -> tuple[str, ...]:
         """Return the tables that are named: by the pipeline, or by their topics. There may be others, see `loose`."""
+        routed = self._options.routed(self.names)
+        refuse_twins(self.names, routed)
+        rest = [name for name in self.names if name not in routed]
         if self._pipeline.cdc.envelope == "custom":
-            return self.names
-        refuse_twins(self.names)
+            return tuple(sorted({*routed.values(), *rest}))
         told = {*self._options.tables, *(table for sink in self._pipeline.enabled_sinks for table in sink.tables)}
-        return tuple(sorted({*told, *(() if self._options.tables else tables_of(self.names))}))
+        called = () if self._options.tables else tables_of(rest)
+        return tuple(sorted({*told, *routed.values(), *called}))
 
     @property
     def loose(self) -> tuple[str, ...]:
         """The topics whose names do not tell a table: whatever their messages name is taken."""
         if self._pipeline.cdc.envelope == "custom" or self._options.tables:
             return ()
-        return tuple(name for name in self.names if not tables_of([name]))
+        routed = self._options.routed(self.names)
+        return tuple(name for name in self.names if name not in routed and not tables_of([name]))
 
     def open(self, life: Life) -> Opened:
         """Return the log of `life`; every target reads the same."""
@@ -144,6 +149,7 @@ class Topics:
         return self.log(life or Life(1, "none")).head()
 
     def _open_log(self, life: Life) -> KafkaLog:
+        options = self._options
         return KafkaLog(
             life.log,
             life.epoch,
@@ -155,6 +161,8 @@ class Topics:
             self._spark,
             self._platform.limits.max_event_bytes,
             self.loose,
+            Routing(options.routed(self.names), options.operations, options.other_tables == "filter"),
+            strict=self._platform.stop_on_incompatible_schema,
         )
 
     def dead_letters(self) -> DeadLetters:
@@ -214,6 +222,10 @@ class Topics:
 
     def expire(self, life: Life, upto: int) -> None:
         """Do nothing: Kafka keeps its topics as it was told."""
+
+    def deploy(self) -> list[str]:
+        """Return nothing: somebody else fills the topics."""
+        return []
 
     def undeploy(self) -> list[str]:
         """Return nothing: nothing was created."""
