@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -228,6 +229,44 @@ def consume(
 
     with _opened(file, platform_config) as pipeline:
         show.rows(list(pipeline.consume(limit)), json_wanted=json, none="no messages")
+
+
+@app.command()
+def deploy(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Create topics and the connector that fills them.
+
+    For transport_mode: kafka; otherwise a run creates what it needs. May be repeated: what is there already stays, and
+    settings that changed are brought up to date. If a step fails, what the others created is removed again.
+    """
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        made = [{"deployed": what} for what in pipeline.deploy()]
+        show.rows(made, json_wanted=json, none="nothing to create or change")
+
+
+class Action(StrEnum):
+    """What can be done to a connector."""
+
+    STATUS = "status"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESTART = "restart"
+
+
+@app.command()
+def connector(
+    action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
+    file: PipelineFile,
+    *,
+    platform_config: PlatformFile = None,
+    json: Json = False,
+) -> None:
+    """Look at, pause, resume or restart the connector of a pipeline."""
+    from tailrace.cli import show
+
+    with _opened(file, platform_config) as pipeline:
+        show.tree(pipeline.connector(action.value), json_wanted=json)
 
 
 @app.command()

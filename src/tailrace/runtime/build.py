@@ -33,7 +33,7 @@ from tailrace.core.failpoint import failpoint
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
-from tailrace.runtime.inlet import Opened, open_inlet
+from tailrace.runtime.inlet import Capturing, Opened, open_inlet
 from tailrace.runtime.monitor import monitored
 from tailrace.runtime.pump import Source
 from tailrace.runtime.replay import Replay, StillBad
@@ -296,6 +296,38 @@ class Pipeline:
         marks = self._progress.marks(target, life.log) if life else {}
         seen = {table: mark.get("offset") for table, mark in marks.items() if isinstance(mark, dict)}
         return TargetLag(target, upto, head, self._rejects.count(target), seen)
+
+    def deploy(self) -> list[str]:
+        """Create topics and the connector, or bring them up to date; return what was created or changed."""
+        with only_one(self._folder):
+            self._refuse_second_life()
+            return self._inlet.deploy()
+
+    def _refuse_second_life(self) -> None:
+        """Halt if targets have rows of an earlier capture: nothing in the topics would say which of them are gone."""
+        before = self._checkpoints.known() if self._checkpoints.life() is None else ()
+        for sink in self._config.enabled_sinks if before and self._platform.transport_mode == "kafka" else ():
+            target = self._drains.open_target(sink, before)
+            if kept := [table for table in before if target.mark(table) is not None]:
+                raise Misconfigured(
+                    "not-available",
+                    f'target "{sink.sink_id}" has rows of table "{kept[0]}" from before cdc undeploy',
+                    "A second capture through Kafka does not remove rows that were deleted meanwhile in this release. "
+                    "Drop the target's tables, or write to another place.",
+                )
+
+    def connector(self, action: str) -> dict[str, object]:
+        """Pause, resume or restart the connector, or with `status` only look; return its state and its tasks'."""
+        if not isinstance(self._inlet, Capturing):
+            raise Misconfigured(
+                "wrong-source",
+                "this pipeline has no connector",
+                "It has one with transport_mode: kafka in the platform file.",
+            )
+        connector = self._inlet.connector()
+        if action != "status":
+            connector.change(action)
+        return {"connector_name": connector.name, **connector.status()}
 
     def undeploy(self) -> list[str]:
         """Remove what runs created in the source, and forget the position; targets keep their rows."""

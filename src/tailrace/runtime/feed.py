@@ -132,6 +132,10 @@ class FileFeed:
     def expire(self, life: Life, upto: int) -> None:
         """Do nothing: the files are somebody else's."""
 
+    def deploy(self) -> list[str]:
+        """Return nothing: somebody else fills the feed."""
+        return []
+
     def undeploy(self) -> list[str]:
         """Return nothing: nothing was created in the feed."""
         return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import SparkSession
 
@@ -22,11 +22,12 @@ from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
 from tailrace.control.rejects import Aside, Kept
 from tailrace.core.checkpoint import Checkpoint
-from tailrace.core.errors import NotReady
+from tailrace.core.errors import Misconfigured, NotReady
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import ChangeLog
 from tailrace.runtime.fold import Schemas
 from tailrace.runtime.pump import Log, Source
+from tailrace.sources._connect import Connector
 
 Tables = Mapping[str, tuple[str, ...] | None]
 """Tables, each with its primary key, which is empty if it has none; `None` where only its messages will tell."""
@@ -52,6 +53,15 @@ class Opened:
     def read_by(self, target: str, warn: Callable[[str], None]) -> ReadLog:
         """Return the log as `target` reads it."""
         return self.each(target, warn) if self.each else self.log
+
+
+@runtime_checkable
+class Capturing(Protocol):
+    """An inlet with a connector of its own."""
+
+    def connector(self) -> Connector:
+        """Return the connector."""
+        ...
 
 
 class Inlet(Protocol):
@@ -113,8 +123,12 @@ class Inlet(Protocol):
         """Remove what every target has up to `upto`, as far as it is ours and old enough."""
         ...
 
+    def deploy(self) -> list[str]:
+        """Create what must be there before a run, or bring it up to date; return what was created or changed."""
+        ...
+
     def undeploy(self) -> list[str]:
-        """Remove what runs created there; return what was removed."""
+        """Remove what runs and deployments created there; return what was removed."""
         ...
 
 
@@ -122,20 +136,29 @@ def open_inlet(
     pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
 ) -> Inlet:
     """Return the inlet of a pipeline."""
+    of_topics = pipeline.source.source_type == "kafka" or platform.transport_mode == "kafka"
+    if platform.stop_on_incompatible_schema and (not of_topics or pipeline.source.source_type == "files"):
+        raise Misconfigured(
+            "not-available",
+            "stop_on_incompatible_schema is for topics in this release",
+            "A change that a target cannot take exactly always halts; see schema_evolution. Remove the key.",
+        )
     if pipeline.source.source_type == "files":
         from tailrace.runtime.feed import FileFeed
 
         return FileFeed(pipeline, platform, folder, spark)
-    if pipeline.source.source_type != "kafka":
+    if not of_topics:
         from tailrace.runtime.pumped import Pumped
 
         return Pumped(pipeline, platform, folder)
     try:
+        from tailrace.runtime.connected import Connected
         from tailrace.runtime.topics import Topics
     except ModuleNotFoundError as error:
         raise NotReady(
             "missing-extra",
-            f'source_type "kafka" needs the Python package "{error.name}", which is not installed',
+            f'Kafka needs the Python package "{error.name}", which is not installed',
             "Run: pip install 'tailrace[kafka]'",
         ) from error
-    return Topics(pipeline, platform, folder, spark)
+    kind = Topics if pipeline.source.source_type == "kafka" else Connected
+    return kind(pipeline, platform, folder, spark)

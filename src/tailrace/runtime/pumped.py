@@ -119,6 +119,10 @@ class Pumped:
         if (days := self._platform.log.retention_days) is not None:
             self._log(life).expire(upto, timedelta(days=days))
 
+    def deploy(self) -> list[str]:
+        """Return nothing: a run creates what it needs."""
+        return []
+
     def undeploy(self) -> list[str]:
         return self.open_source(epoch=1).undeploy()
 
