@@ -103,8 +103,8 @@ class Feed:
         pipeline = self.opened()
         life = pipeline._checkpoints.life()
         assert life is not None
-        assert isinstance(pipeline._topics, FileFeed)
-        return pipeline._drain(pipeline._config.sinks[0], life, pipeline._topics.log(life, "box"), Silent())
+        assert isinstance(pipeline._inlet, FileFeed)
+        return pipeline._drains.drain(pipeline._config.sinks[0], life, pipeline._inlet.log(life, "box"), Silent())
 
     def states(self) -> dict[str, str]:
         """Return the newest state of each file."""

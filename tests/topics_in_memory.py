@@ -6,19 +6,25 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tailrace.control.progress import Progress
-from tailrace.control.rejects import Rejects
+from tailrace.control.rejects import Aside, Rejects
+from tailrace.control.rejects import Kept as Letter
 from tailrace.core.table import Evolution
+from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.message import Format
 from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.log._routing import Routing
 from tailrace.log.kafka import KafkaLog
+from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain, Pace, drain
 from tailrace.runtime.fold import Choice, Counts, Fold, Rules
+from tailrace.runtime.replay import Replay, StillBad
 from tailrace.runtime.report import Silent
 from tailrace.targets.memory import MemoryTarget, State
 
@@ -52,16 +58,27 @@ class Pipeline:
     evolution: Evolution = Evolution.ALTER
     memory: Kept = field(default_factory=Kept)
     state: State = field(default_factory=State)
+    routing: Routing | None = None
+    mode: Literal["scd1", "scd2", "append"] = "scd1"
 
     @property
     def log(self) -> KafkaLog:
         return KafkaLog(
-            "log", 1, self.cluster, self.topics, self.tables, self.envelope, self.memory, lambda: self.spark, 100_000
+            "log",
+            1,
+            self.cluster,
+            self.topics,
+            self.tables,
+            self.envelope,
+            self.memory,
+            lambda: self.spark,
+            100_000,
+            routing=self.routing,
         )
 
     @property
     def target(self) -> MemoryTarget:
-        return MemoryTarget("box", spark_session=self.spark, pipeline_id="p", state=self.state)
+        return MemoryTarget("box", spark_session=self.spark, pipeline_id="p", state=self.state, mode=self.mode)
 
     @property
     def progress(self) -> Progress:
@@ -74,15 +91,32 @@ class Pipeline:
     def drain(self, max_rows: int = 100_000) -> list[Counts]:
         """Drain to the head; return the counts of every table of every slice."""
         log = self.log
-        rules = Rules("scd1", self.evolution, 100_000)
-        fold = Fold(lambda: self.spark, log, self.target, rules, self.rejects, Silent())
-        choices = {table: Choice(table, self.keys.get(table, ())) for table in self.tables}
-        work = Drain("box", log, fold, choices, self.progress, Pace(max_rows, 0.0, 1), Silent())
+        work = self._work(log, self.rejects, max_rows)
 
         def once(step: Callable[[], Result]) -> Result:
             return step()
 
         return [count for _, counts in drain(work, threading.Event(), once, log.head()) for count in counts]
+
+    def replay(self) -> list[Counts]:
+        """Replay the dead letters; return the counts of every table."""
+        log, bad = self.log, StillBad()
+
+        def again(letters: Sequence[Letter]) -> Slice:
+            events = [letter.event for letter in letters]
+            rows = [
+                {name: getattr(e, name) for name in ("topic", "partition", "offset", "key", "value")} for e in events
+            ]
+            return log.again(pa.Table.from_pylist(rows, schema=landed_rows.ARROW))
+
+        work = self._work(log, bad, 100_000)
+        return Replay(work, bad, self.rejects, self.folder / "replays", again, lambda: self.spark).run()
+
+    def _work(self, log: KafkaLog, rejects: Aside, max_rows: int) -> Drain:
+        rules = Rules(self.mode, self.evolution, 100_000)
+        fold = Fold(lambda: self.spark, log, self.target, rules, rejects, Silent())
+        choices = {table: Choice(table, self.keys.get(table, ())) for table in self.tables}
+        return Drain("box", log, fold, choices, self.progress, Pace(max_rows, 0.0, 1), Silent())
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the target's rows of `table`, by key."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -179,6 +180,19 @@ class TargetContract:
                 assert opened.apply(batch(self.spark, [put(9, 1, "again"), put(8, 2)], offset)).inserted == 0
         assert self.rows(target) == [{"id": 1, "name": "new", "size": 1}]
         assert self.open().mark(ITEMS.name) == Mark(LOG, 5, at(5), "")
+
+    def test_a_replay_is_applied_once_and_leaves_the_offset_where_it_is(self) -> None:
+        target = self.opened()
+        target.apply(batch(self.spark, [put(10, 1)], 5))
+        again = batch(self.spark, [put(7, 2, "late"), drop(8, 3)], 5)
+        again = replace(again, mark=replace(again.mark, high=at(10), replays=6), replay=True)
+        assert target.apply(again).inserted == 1
+        target = self.open()
+        assert target.mark(ITEMS.name) == Mark(LOG, 5, at(10), replays=6)
+        assert target.apply(again).inserted == 0
+        assert [row["name"] for row in self.rows(target)] == ["x", "late"]
+        assert {row[0]: row["_cdc_alive"] for row in target.known(ITEMS.name).collect()} == {1: True, 2: True, 3: False}
+        assert target.apply(batch(self.spark, [put(20, 4)], 6)).inserted == 1
 
     def test_a_batch_without_rows_still_moves_the_mark(self) -> None:
         target = self.opened()

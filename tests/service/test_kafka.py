@@ -197,6 +197,25 @@ def test_poison_is_in_the_dead_letters_and_good_rows_are_applied(shop: Shop) -> 
     member.close()
 
 
+def test_dead_letters_in_a_topic_are_replayed_and_purged(shop: Shop) -> None:
+    shop.put(1, "c", 100, "x" * 1_000_001)
+    shop.put(2, "c", 101, "y" * 1_000_001)
+    shop.put(2, "u", 102, "newer")
+    shop.send(b"key", b"{not json")
+    assert counted(shop.run())["rejected"] == 3
+    platform = json.loads((shop.folder / "platform.yaml").read_text())
+    (shop.folder / "platform.yaml").write_text(json.dumps({**platform, "limits": {"max_event_bytes": 5_000_000}}))
+    with shop.open() as pipeline:
+        (table, topic) = pipeline.replay()
+        assert (table["applied"], table["superseded"], topic["rejected"]) == (1, 1, 1)
+        (left,) = pipeline.dead_letters()
+        assert left["value"] == "{not json"
+        assert pipeline.purge([str(left["id"])]) == [left["id"]]
+        assert list(pipeline.dead_letters()) == []
+        assert pipeline.measure().targets[0].dead_letters == 0
+    assert {key: len(name) for key, name in shop.rows().items()} == {1: 1_000_001, 2: 5}
+
+
 def test_a_broker_that_restarts_in_mid_run_is_waited_for(tmp_path: Path) -> None:
     with on_demand() as group:
         group.start("kafka")

@@ -25,6 +25,7 @@ from tailrace.envelopes import convex as envelope
 from tailrace.log import shape
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.build import Pipeline, open_pipeline
+from tailrace.runtime.pumped import Pumped
 from tailrace.runtime.report import Silent
 from tailrace.runtime.run import RunReport
 from tailrace.sources._convex_rows import Row as Document
@@ -274,17 +275,14 @@ def test_a_table_that_appears_after_the_run_began_is_taken_in(server: Emulator, 
     server.deployment.insert("users", {"name": "ann"})
     kept.run()
     with kept.open() as pipeline:
-        source = pipeline._open_source(epoch=1)
-        before = source.tables()
+        inlet = pipeline._inlet
+        assert isinstance(inlet, Pumped)
+        open_source, before = inlet.open_source, inlet.open_source(epoch=1).tables()
         server.deployment.insert("late", {"n": 1})
-        pipeline._open_source = lambda epoch: _Before(source_of(pipeline, epoch), before)  # type: ignore[method-assign]
+        inlet.open_source = lambda epoch: _Before(open_source(epoch), before)  # type: ignore[method-assign]
         report = pipeline.run(once=True, report=Silent())
     assert report.first_error() is None
     assert kept.rows("late") == there(server, "late")
-
-
-def source_of(pipeline: Pipeline, epoch: int) -> Any:
-    return Pipeline._open_source(pipeline, epoch)
 
 
 class _Before:

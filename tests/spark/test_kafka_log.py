@@ -14,8 +14,9 @@ from tailrace.core.errors import Halt, ResyncRequired
 from tailrace.core.offsets import Offsets, covers
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.maxwell import Maxwell
+from tailrace.log._kafka_slice import KafkaSlice
 from tailrace.log._memory_cluster import MemoryCluster
-from tailrace.log.kafka import KafkaSlice
+from tailrace.log._routing import Routing
 from tests.topics_in_memory import Pipeline, total
 
 TOPIC, TABLE = "cdc.public.orders", "public.orders"
@@ -348,3 +349,22 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
 def test_the_group_is_shown_where_the_slowest_target_is(pipeline: Pipeline, cluster: MemoryCluster) -> None:
     pipeline.log.commit("group", Offsets({f"{TOPIC}:0": 4, f"{TOPIC}:1": -1, "other:0": 9}))
     assert cluster.committed["group"] == {(TOPIC, 0): 5, (TOPIC, 1): 0}
+
+
+def test_messages_are_routed_and_filtered_and_all_of_them_counted(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster.create("eu", 1)
+    cluster.put("eu", 0, *event(1, "c", 10, name="routed"))
+    cluster.put("eu", 0, *event(2, "c", 11, table="lines", name="routed too"))
+    cluster.put(TOPIC, 0, *event(3, "c", 12, name="stays"))
+    cluster.put(TOPIC, 0, *event(3, "d", 13))
+    cluster.put(TOPIC, 0, *event(4, "c", 14, table="lines", name="of another table"))
+    routing = Routing({"eu": "eu.orders"}, ("r", "c", "u"), leave_others=True)
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC, "eu"], [TABLE, "eu.orders"], routing=routing)
+    counts = pipeline.drain()
+    assert {name: total(counts, name) for name in ("read", "applied", "filtered", "rejected")} == {
+        "read": 5, "applied": 3, "filtered": 2, "rejected": 0,
+    }  # fmt: skip
+    assert [row["name"] for row in pipeline.rows("eu.orders")] == ["routed", "routed too"]
+    assert [row["name"] for row in pipeline.rows(TABLE)] == ["stays"]

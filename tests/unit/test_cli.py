@@ -54,7 +54,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["run"], ["run", "f", "--max-slices", "0"], ["validate", "f", "--what"]]
+    "arguments",
+    [["nonsense"], ["run"], ["run", "f", "--max-slices", "0"], ["validate", "f", "--what"], ["dlq", "purge", "f"]],
 )
 def test_wrong_usage_exits_with_2_and_leaves_standard_output_empty(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -70,6 +71,21 @@ def test_help_and_validate_start_without_spark() -> None:
         "import sys; from tailrace.cli.main import app; import tailrace.config.load; sys.exit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_pipeline_that_is_captured_here_has_nothing_to_deploy_and_no_connector(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = EXAMPLES / "postgres-to-delta.yaml"
+    assert cdc("deploy", file, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert cdc("dlq", "purge", file, "--all", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert cdc("dlq", "replay", file, "box/t/0/1", "--json") == 2
+    assert cdc("connector", "pause", file) == 2
+    told = capsys.readouterr().err
+    assert "unknown-letter" in told
+    assert "wrong-source" in told
 
 
 def test_validate_says_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,14 @@ from tailrace.core.table import Column, Table
 from tailrace.envelopes import connect
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Sample, keys_in
 from tailrace.log._inferred import widened
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog, cut
-from tailrace.sources.kafka import refuse_twins, tables_of
+from tailrace.sources.kafka import Options, Route, refuse_twins, tables_of
 from tests.topics_in_memory import Kept
 
 
@@ -199,9 +202,9 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
 
 
 def test_two_databases_do_not_share_a_table() -> None:
-    refuse_twins(["shop.public.orders", "shop.public.parts", "everything", "all"])
+    refuse_twins(["shop.public.orders", "shop.public.parts", "everything", "all"], {})
     with pytest.raises(Misconfigured) as refused:
-        refuse_twins(["one.public.orders", "two.public.orders"])
+        refuse_twins(["one.public.orders", "two.public.orders"], {})
     assert refused.value.code == "name-collision"
 
 
@@ -220,3 +223,68 @@ def test_a_partition_that_is_added_halts_where_only_offsets_order_changes() -> N
     log("at").require(Offsets({"items:0": 0}))
     with pytest.raises(ResyncRequired, match="ordered by offset alone"):
         log("").require(Offsets({"items:0": 0}))
+
+
+def test_topics_are_routed_to_tables_by_what_their_names_capture() -> None:
+    rules = (Route(topic=r"(\w+)\.shop\.(?P<table>\w+)", table=r"\1.\g<table>"), Route(topic="all.*", table="x.y"))
+    options = Options(topic_pattern=".*", routes=rules)
+    topics = ["eu.shop.orders", "us.shop.orders", "all.of.it", "other"]
+    routed = options.routed(topics)
+    assert routed == {"eu.shop.orders": "eu.orders", "us.shop.orders": "us.orders", "all.of.it": "x.y"}
+    refuse_twins(topics, routed)
+    with pytest.raises(Misconfigured, match="both of table"):
+        refuse_twins([*topics, "all.the.rest"], options.routed([*topics, "all.the.rest"]))
+
+
+@pytest.mark.parametrize(("topic", "table"), [("(", "a.b"), ("a(b)", r"\2"), ("a", r"\g<name>")])
+def test_a_route_with_groups_that_are_not_there_is_refused(topic: str, table: str) -> None:
+    with pytest.raises(ValueError, match="groups that its table names"):
+        Route(topic=topic, table=table)
+
+
+def _written(**types: str) -> Sample:
+    """Return a message with a schema block of these fields, all of them of one row."""
+    fields = [{"field": name, "type": kind, "optional": True} for name, kind in types.items()]
+    row = {"type": "struct", "fields": fields, "optional": True}
+    schema = {"type": "struct", "fields": [{**row, "field": "before"}, {**row, "field": "after"}]}
+    key = {"schema": {"type": "struct", "fields": [{"field": "id", "type": "int32"}]}, "payload": {"id": 1}}
+    value = {"schema": schema, "payload": {"before": None, "after": dict.fromkeys(types), "op": "c"}}
+    return Sample("cdc.public.orders", json.dumps(key).encode(), json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    ("types", "why"),
+    [
+        ({"id": "int32", "size": "int64", "new": "string"}, None),
+        ({"id": "int32"}, 'column "size" is gone'),
+        ({"id": "int32", "size": "string"}, 'column "size" was int and is string'),
+        ({"id": "int32", "size": "int16"}, 'column "size" was int and is smallint'),
+    ],
+)
+def test_a_schema_that_readers_cannot_follow_halts_again_after_a_restart(
+    types: dict[str, str], why: str | None
+) -> None:
+    memory = Kept()
+
+    def learn(schema: str, sample: Sample) -> None:
+        log = KafkaLog("log", 1, MemoryCluster(), [], [], DebeziumJson(), memory, _no_spark, strict=True)
+        log._remember()
+        log._learn(_NO_ROWS, "public.orders", schema, lambda: sample)
+
+    learn("z", _written(id="int32", size="int32"))
+    for _ in range(2):
+        if why is None:
+            learn("a", _written(**types))
+        else:
+            with pytest.raises(Halt, match=re.escape(why)) as found:
+                learn("a", _written(**types))
+            assert found.value.code == "schema-incompatible"
+    with pytest.raises(Halt, match="bring no schema"):
+        learn("", _written(id="int32"))
+
+
+def _no_spark() -> Any:
+    raise AssertionError("no Spark is needed")
+
+
+_NO_ROWS: Any = None

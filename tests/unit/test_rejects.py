@@ -49,6 +49,20 @@ def test_dead_letters_are_found_again(rejects: Rejects) -> None:
     assert list(rejects.letters("other")) == []
 
 
+def test_letters_come_back_as_the_events_they_were_and_are_forgotten_by_name(rejects: Rejects) -> None:
+    values = [None, b"\xff\x00", b"base64:AAAA"]
+    rejects.put("lake", "log1", [rejected(n, value) for n, value in enumerate(values)])
+    kept = list(rejects.kept("lake"))
+    assert [(letter.log, letter.event) for letter in kept] == [
+        ("log1", rejected(n, value)) for n, value in enumerate(values)
+    ]
+    rejects.forget("lake", [kept[0].name, "log1-0000-0000000000000099.json"])
+    assert [letter.event.offset for letter in rejects.kept("lake")] == [1, 2]
+    rejects.forget("lake", None)
+    rejects.forget("other", None)
+    assert rejects.count("lake") == 0
+
+
 def test_keeping_an_event_again_replaces_it(rejects: Rejects) -> None:
     rejects.put("lake", "log1", [rejected(7), rejected(8)])
     rejects.put("lake", "log1", [rejected(7)])

@@ -96,6 +96,8 @@ class Flow:
     """The column that marks deleted rows, which then stay; empty if they go."""
     deleted_at: Expression = field(default_factory=F.current_timestamp)
     tracking: Tracking | None = None
+    replay: bool = False
+    """The events had been put aside, and come again."""
 
     def apply(self, events: DataFrame, mark: Callable[[str, str], Mark]) -> Outcome:
         """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
@@ -138,7 +140,9 @@ class Flow:
         truncate = floor if floor > self.before.floor else ""
         values = frozenset(self.shape.names()) - set(self.shape.keys)
         left_out = values if self.partial or self.soft or self.several else frozenset[str]()
-        batch = Batch(self.shape, rows, new, truncate, left_out, self.soft, self.ties, self._after())
+        batch = Batch(
+            self.shape, rows, new, truncate, left_out, self.soft, self.ties, self._after(), replay=self.replay
+        )
         done = self.target.apply(batch)
         return Outcome(tally, done, new)
 
@@ -187,7 +191,8 @@ class Flow:
             return Outcome(tally)
         new = mark(max(self.before.high, tally.high or ""), floor)
         rows = line.where(column(OP).isNotNull())
-        return Outcome(tally, self.target.apply(Batch(table, rows, new, hidden=hidden, after=self._after())), new)
+        batch = Batch(table, rows, new, hidden=hidden, after=self._after(), replay=self.replay)
+        return Outcome(tally, self.target.apply(batch), new)
 
     def _after(self) -> Mark | None:
         return self.before if self.alone else None

@@ -27,7 +27,8 @@ class Mark:
     `log` names the incarnation of the change log that `offset` counts in. `high` is the greatest
     position applied, so a batch that starts above it cannot be late. `floor` is the position of the
     newest truncate: nothing at or below it may come back. `batches` names the latest batches that were
-    given a name, which are not applied twice.
+    given a name, which are not applied twice. `replays` is the number of the latest commit that brought no
+    more of the log, but events of it that had been put aside; 0 if there was none.
 
     Of a log in partitions, `offset` is an `Offsets`; as a number it grows with every commit.
     """
@@ -37,10 +38,11 @@ class Mark:
     high: str = ""
     floor: str = ""
     batches: tuple[str, ...] = ()
+    replays: int = 0
 
     def includes(self, other: Mark) -> bool:
         """Say whether rows with this mark have everything up to `other`, so that a batch with it is a repeat."""
-        return self.log == other.log and int(self.offset) >= int(other.offset)
+        return self.log == other.log and int(self.offset) >= int(other.offset) and self.replays >= other.replays
 
     def to_json(self) -> dict[str, object]:
         """Return the form that a target stores; `mark_from_json` is its inverse."""
@@ -52,6 +54,8 @@ class Mark:
         }
         if self.batches:
             stored["batches"] = list(self.batches)
+        if self.replays:
+            stored["replays"] = self.replays
         if partitions := offsets.by_partition(self.offset):
             stored["partitions"] = dict(partitions)
         return stored
@@ -62,7 +66,21 @@ def mark_from_json(stored: Mapping[str, Any]) -> Mark:
     number = int(stored["offset"])
     partitions = stored.get("partitions")
     offset = offsets.from_json(partitions, number) if partitions else number
-    return Mark(stored["log"], offset, stored["high"], stored["floor"], tuple(stored.get("batches", ())))
+    batches, replays = tuple(stored.get("batches", ())), int(stored.get("replays", 0))
+    return Mark(stored["log"], offset, stored["high"], stored["floor"], batches, replays)
+
+
+_REPLAYS = "#replays"
+
+
+def replays_of(log: str, number: int) -> tuple[str, int]:
+    """Return the sequence in which replays of events of `log` are numbered, and a number in it."""
+    return f"{log}{_REPLAYS}", number
+
+
+def is_log(sequence: str) -> bool:
+    """Say whether a sequence of commits is that of a change log, and not that of replays."""
+    return not sequence.endswith(_REPLAYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,13 @@ class Batch:
     hidden: DataFrame | None = None
     """In mode scd2: what is to be remembered beside the records of this commit. `rows` are then records to
     write (`u`) or remove (`d`), told apart by key and position, with `__START_AT` and `__END_AT`."""
+    replay: bool = False
+    """The rows are of events that had been put aside: the mark has another `replays`, and no more of the log."""
+
+    @property
+    def step(self) -> tuple[str, int]:
+        """A sequence of commits, and the number of this one in it: replays are counted apart from the log."""
+        return replays_of(self.mark.log, self.mark.replays) if self.replay else (self.mark.log, int(self.mark.offset))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli import convex, feed
+from tailrace.cli import convex, feed, letters
 from tailrace.cli.failure import exit_code_of
 from tailrace.core import failpoint
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 
 app.add_typer(convex.app)
 app.add_typer(feed.app)
+app.add_typer(letters.app)
 
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="The pipeline file, or package.module:name.", show_default=False)
@@ -232,46 +234,42 @@ def consume(
         show.rows(list(pipeline.consume(limit)), json_wanted=json, none="no messages")
 
 
-letters = typer.Typer(help="Look at dead letters: events that can never be applied.", no_args_is_help=True)
-app.add_typer(letters, name="dlq")
+@app.command()
+def deploy(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json = False) -> None:
+    """Create topics and the connector that fills them.
 
-
-@letters.command("list")
-def list_letters(
-    file: PipelineFile,
-    *,
-    platform_config: PlatformFile = None,
-    target: Annotated[
-        list[str] | None, typer.Option("--target", metavar="ID", help="Only this target; may be repeated.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """List them: where each came from, and why it was put aside."""
+    For transport_mode: kafka; otherwise a run creates what it needs. May be repeated: what is there already stays, and
+    settings that changed are brought up to date. If a step fails, what the others created is removed again.
+    """
     from tailrace.cli import show
 
     with _opened(file, platform_config) as pipeline:
-        shown = ("id", "dlq.error_type", "dlq.error_message", "dlq.timestamp")
-        rows = [{name: letter.get(name) for name in shown} for letter in pipeline.dead_letters(target)]
-        show.rows(rows, json_wanted=json, none="no dead letters")
+        made = [{"deployed": what} for what in pipeline.deploy()]
+        show.rows(made, json_wanted=json, none="nothing to create or change")
 
 
-@letters.command("show")
-def show_letter(
+class Action(StrEnum):
+    """What can be done to a connector."""
+
+    STATUS = "status"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESTART = "restart"
+
+
+@app.command()
+def connector(
+    action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
     file: PipelineFile,
-    letter: Annotated[str, typer.Argument(metavar="ID", help="As `cdc dlq list` prints it.", show_default=False)],
     *,
     platform_config: PlatformFile = None,
     json: Json = False,
 ) -> None:
-    """Show one whole. It holds a row: mind who looks on."""
+    """Look at, pause, resume or restart the connector of a pipeline."""
     from tailrace.cli import show
-    from tailrace.core.errors import Misconfigured
 
     with _opened(file, platform_config) as pipeline:
-        found = next((one for one in pipeline.dead_letters() if one["id"] == letter), None)
-        if found is None:
-            raise Misconfigured("unknown-letter", f'there is no dead letter "{letter}"', "See cdc dlq list.")
-        show.tree(found, json_wanted=json)
+        show.tree(pipeline.connector(action.value), json_wanted=json)
 
 
 @app.command()

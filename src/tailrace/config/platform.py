@@ -13,9 +13,8 @@ from pydantic import Field
 from tailrace.config.model import Model, NotYet, Secret
 from tailrace.config.pipeline import RetryConfig
 
-_KAFKA_ONLY = NotYet(
-    "has no effect with transport_mode embedded", "Deploying to Kafka Connect is not in this release.", refuse=False
-)
+_UNREAD = NotYet("has no effect", "What is read ahead is bounded by slice.max_rows.", refuse=False)
+_UNWATCHED = NotYet("has no effect", "The schema registry is asked when a message needs it.", refuse=False)
 
 
 class KafkaConfig(Model):
@@ -67,14 +66,19 @@ class KafkaConfig(Model):
 class ConnectorConfig(Model):
     """Kafka Connect, where the capture runs; for `transport_mode: kafka`."""
 
-    connect_url: Annotated[str, _KAFKA_ONLY] = "http://localhost:8083"
+    connect_url: str = "http://localhost:8083"
     """Its REST address."""
-    timeout_seconds: Annotated[float, Field(gt=0), _KAFKA_ONLY] = 30.0
-    """How long one request may take."""
-    retry_max_attempts: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 5
-    """How often a deployment is tried."""
-    retry_wait_seconds: Annotated[float, Field(ge=0), _KAFKA_ONLY] = 2.0
+    timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """How long one request may take, and how long a connector may take to run or to stop."""
+    retry_max_attempts: Annotated[int, Field(ge=1)] = 5
+    """How often a request is tried while Kafka Connect is busy or does not answer."""
+    retry_wait_seconds: Annotated[float, Field(ge=0)] = 2.0
     """The wait between two tries."""
+    value_format: Literal["json", "avro"] = "json"
+    """How messages are written: `json` with schema blocks, which needs nothing but Kafka, or `avro`, with
+    `kafka.schema_registry_url` and Confluent's converter installed in Kafka Connect."""
+    settings: dict[str, str] = Field(default_factory=dict)
+    """Further settings of the connector, over those that are made here; for another converter, for example."""
 
 
 class DlqConfig(Model):
@@ -142,15 +146,9 @@ class LimitsConfig(Model):
 class PlatformConfig(Model):
     """How pipelines are run."""
 
-    transport_mode: Annotated[
-        Literal["embedded", "kafka"],
-        NotYet(
-            "is not in this release",
-            "Leave it out. Topics that a connector fills already are read with source_type: kafka.",
-            values=("kafka",),
-        ),
-    ] = "embedded"
-    """What carries changes from the source: `embedded` needs nothing installed."""
+    transport_mode: Literal["embedded", "kafka"] = "embedded"
+    """What carries changes from a database: `embedded` needs nothing installed; with `kafka`, a Debezium connector that
+    `cdc deploy` registers with Kafka Connect fills topics, which a run reads."""
     kafka: KafkaConfig = KafkaConfig()
     """The brokers and the schema registry."""
     connector: ConnectorConfig = ConnectorConfig()
@@ -169,20 +167,15 @@ class PlatformConfig(Model):
     """How much of the change log is applied at a time."""
     limits: LimitsConfig = LimitsConfig()
     """Bounds that keep a bad source from taking the pipeline down."""
-    max_buffered_messages: Annotated[int, Field(ge=1), _KAFKA_ONLY] = 1000
+    max_buffered_messages: Annotated[int, Field(ge=1), _UNREAD] = 1000
     """How many messages are read ahead of a slow target, per partition."""
-    schema_monitor_interval_seconds: Annotated[float, Field(gt=0), _KAFKA_ONLY] = 30.0
+    schema_monitor_interval_seconds: Annotated[float, Field(gt=0), _UNWATCHED] = 30.0
     """How often the schema registry is asked for new versions."""
     lag_monitor_interval_seconds: Annotated[float, Field(gt=0)] = 15.0
     """How often a run measures its lag, logs it, and gives it to the health server."""
-    stop_on_incompatible_schema: Annotated[
-        bool,
-        NotYet(
-            "is not in this release",
-            "A change that a target cannot take exactly always halts; see schema_evolution. Remove the key.",
-        ),
-    ] = False
-    """Halt on a schema that the registry calls incompatible."""
+    stop_on_incompatible_schema: bool = False
+    """For topics: halt at the first message whose schema lacks a column that the one before had, narrows a type or has
+    another key, and at messages without a schema. Decided by each message's own schema, in JSON and Avro."""
     health_enabled: bool = True
     """Whether `cdc run` serves probes, metrics and the live page over HTTP."""
     health_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"

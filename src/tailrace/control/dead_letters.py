@@ -2,12 +2,13 @@
 
 An event is in the topic, on all replicas, before the progress of its target passes it. Which ones were sent
 is noted, so that a repeat sends none twice; a crash before the note may, and both carry the same origin.
+A message cannot be taken out of a topic: which ones are off the list, replayed or purged, is noted as well.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.control import state
-from tailrace.control.rejects import Letter, Rejected, as_text, flooded, refused
+from tailrace.control.rejects import Kept, Letter, Rejected, as_text, flooded, refused
 from tailrace.core.errors import Retryable
 from tailrace.core.table import file_name
 
@@ -69,25 +70,52 @@ class DeadLetters:
             if name not in noted:
                 new[name] = event
         if new:
-            self._send(target, new.values())
-            state.save(self._path(target), {"sent": [*noted, *new]})
-        if len(noted) + len(new) > self.limit:
-            raise flooded(target, len(noted) + len(new), self.limit, f"topics that end in .{self._suffix}")
+            self._send(target, log, new.values())
+            state.save(self._path(target), {"sent": [*noted, *new], "done": sorted(self._done(target))})
+        if (count := self.count(target)) > self.limit:
+            raise flooded(target, count, self.limit, f"topics that end in .{self._suffix}")
 
     def count(self, target: str) -> int:
-        """Return how many events of `target` were rejected."""
-        return len(self._noted(target))
+        """Return how many events of `target` were rejected and are on the list."""
+        return len(set(self._noted(target)) - self._done(target))
 
     def letters(self, target: str) -> Iterator[Letter]:
         """Yield the dead letters of `target` that their topics still have, by topic, partition and offset."""
-        topics = sorted({name.split("/")[1] for name in self._noted(target)})
-        for topic in topics:
+        for _, found, headers in self._listed(target):
+            ours = {name: (value or b"").decode(errors="replace") for name, value in headers if _is_ours(name)}
+            yield {"key": as_text(_bytes(found.key())), "value": as_text(_bytes(found.value())), **ours}
+
+    def kept(self, target: str) -> Iterator[Kept]:
+        """Yield the dead letters of `target` as events."""
+        for name, found, headers in self._listed(target):
+            if name is not None:
+                log, topic, partition, offset = name.split("/")
+                own = tuple((key, value) for key, value in headers if not _is_ours(key))
+                key, value = _bytes(found.key()), _bytes(found.value())
+                yield Kept(name, log, Rejected(topic, int(partition), int(offset), key, value, "", own))
+
+    def forget(self, target: str, names: Collection[str] | None) -> None:
+        """Take these dead letters off the list; they stay in their topics as long as those keep them."""
+        with self._turn:
+            noted = self._noted(target)
+            done = set(noted) if names is None else self._done(target) | (set(names) & set(noted))
+            state.save(self._path(target), {"sent": noted, "done": sorted(done)})
+
+    def _listed(self, target: str) -> Iterator[tuple[str | None, Message, list[tuple[str, bytes | None]]]]:
+        """Yield what is on the list, once each: its name, if it says where it came from, and the message."""
+        noted, seen = self._noted(target), self._done(target)
+        for topic in sorted({name.split("/")[1] for name in noted}):
             for found in self._read(f"{topic}.{self._suffix}"):
-                carried: Any = found.headers() or ()
-                headers = {name: (value or b"").decode(errors="replace") for name, value in carried}
-                if headers.get("dlq.sink_id", target) == target:
-                    ours = {name: value for name, value in headers.items() if name.startswith("dlq.")}
-                    yield {"key": as_text(_bytes(found.key())), "value": as_text(_bytes(found.value())), **ours}
+                carried: Any = found.headers() or []
+                told = {name: (value or b"").decode(errors="replace") for name, value in carried}
+                if told.get("dlq.sink_id", target) != target:
+                    continue
+                place = "/".join(told.get(f"dlq.source_{part}", "") for part in ("topic", "partition", "offset"))
+                log = f"{told['dlq.log']}/" if "dlq.log" in told else ""
+                name = next((one for one in noted if one.startswith(log) and one.endswith(f"/{place}")), None)
+                if name is None or name not in seen:
+                    seen.add(name or "")
+                    yield name, found, carried
 
     def _read(self, topic: str) -> Iterator[Message]:
         """Yield what `topic` has now."""
@@ -108,14 +136,19 @@ class DeadLetters:
             reader.close()
 
     def _noted(self, target: str) -> list[str]:
-        stored = state.load(self._path(target)) or {}
-        sent = stored.get("sent", [])
-        return [str(name) for name in sent] if isinstance(sent, list) else []
+        return self._names(target, "sent")
+
+    def _done(self, target: str) -> set[str]:
+        return set(self._names(target, "done"))
+
+    def _names(self, target: str, what: str) -> list[str]:
+        names = (state.load(self._path(target)) or {}).get(what, [])
+        return [str(name) for name in names] if isinstance(names, list) else []
 
     def _path(self, target: str) -> Path:
         return self._folder / f"{file_name(target)}.sent.json"
 
-    def _send(self, target: str, events: Iterable[Rejected]) -> None:
+    def _send(self, target: str, log: str, events: Iterable[Rejected]) -> None:
         failed: list[KafkaError] = []
 
         def heard(error: KafkaError | None, _: object) -> None:
@@ -134,7 +167,7 @@ class DeadLetters:
             )
             for event in events:
                 topic = self._topic(event.topic)
-                headers = [*event.headers, *(self._diagnosis(event, target) if self._headers else ())]
+                headers = [*event.headers, *(self._diagnosis(event, target, log) if self._headers else ())]
                 producer.produce(topic, value=event.value, key=event.key, headers=headers, on_delivery=heard)
             left = producer.flush(_SECONDS)
         except (KafkaException, BufferError) as error:
@@ -158,7 +191,7 @@ class DeadLetters:
             self._made.add(topic)
         return topic
 
-    def _diagnosis(self, event: Rejected, target: str) -> list[tuple[str, bytes]]:
+    def _diagnosis(self, event: Rejected, target: str, log: str) -> list[tuple[str, bytes]]:
         fields: dict[str, object] = {
             "dlq.source_topic": event.topic,
             "dlq.source_partition": event.partition,
@@ -167,8 +200,13 @@ class DeadLetters:
             "dlq.error_message": event.reason,
             "dlq.timestamp": datetime.now(UTC).isoformat(),
             "dlq.sink_id": target,
+            "dlq.log": log,
         }
         return [(name, str(value).encode()) for name, value in fields.items()]
+
+
+def _is_ours(header: str) -> bool:
+    return header.startswith("dlq.")
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

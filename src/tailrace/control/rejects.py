@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,15 @@ class Rejected:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A dead letter as something to replay: `name` is what the store calls it, `log` the change log it is from."""
+
+    name: str
+    log: str
+    event: Rejected
+
+
 Letter = dict[str, object]
 """A dead letter: `key` and `value` as text, and the fields that begin with `dlq.`."""
 
@@ -52,6 +61,14 @@ class Aside(Protocol):
 
     def letters(self, target: str) -> Iterator[Letter]:
         """Yield the dead letters of `target`, oldest first by their place in the log."""
+        ...
+
+    def kept(self, target: str) -> Iterator[Kept]:
+        """Yield them as events; one that does not say where it came from is left out."""
+        ...
+
+    def forget(self, target: str, names: Collection[str] | None) -> None:
+        """Take these dead letters off the list, or with `None` all; one that is not on it is no matter."""
         ...
 
 
@@ -90,6 +107,30 @@ class Rejects:
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
             yield json.loads(path.read_text())
 
+    def kept(self, target: str) -> Iterator[Kept]:
+        """Yield the dead letters of `target` as events."""
+        folder = self._folder / file_name(target)
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            found = json.loads(path.read_text())
+            log, partition, offset = path.stem.rsplit("-", 2)
+            key, value = as_bytes(found["key"]), as_bytes(found["value"])
+            topic, why = found["dlq.source_topic"], found["dlq.error_message"]
+            yield Kept(path.name, log, Rejected(topic, int(partition), int(offset), key, value, why))
+
+    def forget(self, target: str, names: Collection[str] | None) -> None:
+        """Remove these dead letters, or with `None` all; one that is not there is no matter."""
+        folder = self._folder / file_name(target)
+        if folder.is_dir():
+            for path in folder.glob("*.json"):
+                if names is None or path.name in names:
+                    path.unlink()
+            sync_folder(folder)
+
+
+def letter_id(target: str, kept: Kept) -> str:
+    """Return the id under which commands show a dead letter."""
+    return f"{target}/{kept.event.topic}/{kept.event.partition}/{kept.event.offset}"
+
 
 def refused(event: Rejected) -> Halt:
     """Return the error of an event that cannot be applied where none may be put aside."""
@@ -124,10 +165,21 @@ def _document(event: Rejected, target: str) -> dict[str, object]:
 
 
 def as_text(value: bytes | None) -> str | None:
-    """Return bytes as text, in base64 where they are none."""
+    """Return bytes as text, in base64 where they are none; `as_bytes` is its inverse."""
     if value is None:
         return None
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode()
+        text = _BASE64
+    return text if not text.startswith(_BASE64) else _BASE64 + base64.b64encode(value).decode()
+
+
+def as_bytes(text: str | None) -> bytes | None:
+    """Return the bytes that `as_text` made text of."""
+    if text is None:
+        return None
+    return base64.b64decode(text[len(_BASE64) :]) if text.startswith(_BASE64) else text.encode()
+
+
+_BASE64 = "base64:"

@@ -206,6 +206,19 @@ def widens(old: str, new: str) -> bool:
     }
 
 
+def incompatible(old: Table, new: Table) -> str | None:
+    """Say what of `old` a reader would miss in rows written with `new`; `None` if nothing."""
+    if old.keys != new.keys:
+        return f"its key was {list(old.keys)} and is {list(new.keys)}"
+    for column in old.columns:
+        if column.name not in new.names():
+            return f'column "{column.name}" is gone'
+        kind = new.column(column.name).type
+        if kind != column.type and not widens(column.type, kind):
+            return f'column "{column.name}" was {column.type} and is {kind}'
+    return None
+
+
 def _refuse_bad_names(table: Table) -> None:
     for column in table.columns:
         if column.name.lower().startswith(RESERVED):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.core.errors import NotReady, Retryable
@@ -120,6 +122,28 @@ class Broker:
                     member.commit(offsets=places, asynchronous=False)
                 finally:
                     member.close()
+
+    def create(self, names: Sequence[str], partitions: int, replicas: int) -> None:
+        """Make topics; one that is there already stays as it is."""
+        if names:
+            with self._asking("new topics"):
+                asked = [NewTopic(name, partitions, replicas) for name in names]
+                for answer in self._admin.create_topics(asked, request_timeout=_SECONDS).values():
+                    self._settle(answer, KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove topics; one that is not there is no matter."""
+        if names:
+            with self._asking("the removal of topics"):
+                for answer in self._admin.delete_topics(list(names), request_timeout=_SECONDS).values():
+                    self._settle(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+    def _settle(self, answer: Future[object], fine: int) -> None:
+        try:
+            answer.result()
+        except KafkaException as error:
+            if error.args[0].code() != fine:
+                raise
 
     def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
         """Return the messages from the first offset of each range to before the second."""

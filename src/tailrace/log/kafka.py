@@ -12,14 +12,15 @@ counted by table and schema; a schema that is new is learned from one message.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -28,106 +29,24 @@ from pyspark.sql import functions as F
 
 from tailrace.core import offsets
 from tailrace.core.change import Op
-from tailrace.core.errors import NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
 from tailrace.core.offsets import Offsets
-from tailrace.core.table import Table, table_from_json
+from tailrace.core.table import Table, incompatible, table_from_json
 from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
-from tailrace.log._broker import Partition, Topic
+from tailrace.log._broker import Partition
+from tailrace.log._cluster import Cluster, Memory, Messages
+from tailrace.log._held import Held
 from tailrace.log._inferred import inferred, widened
-from tailrace.log.slice import Aside, Contents, Slice
+from tailrace.log._kafka_slice import KafkaSlice
+from tailrace.log._routing import Routing
+from tailrace.log.slice import Aside, Contents
 
 _RESYNC = (
     "Rows would be missing if it went on. Have the connector take a new snapshot, run cdc undeploy <file>, and then "
     "cdc run <file>, which reads the topics from their beginning. Nothing was changed."
 )
 _LOST = ("OffsetOutOfRange", "data may have been lost", "data loss", "KAFKA_DATA_LOSS")
-
-
-class Memory(Protocol):
-    """Where the log keeps what it must know again after a restart."""
-
-    def load(self) -> dict[str, Any] | None: ...
-    def save(self, content: dict[str, Any]) -> None: ...
-
-
-class Cluster(Protocol):
-    """What the log needs of Kafka: `log._broker.Broker`, or one in memory."""
-
-    address: str
-
-    def cluster(self) -> str:
-        """Return the id of the cluster."""
-        ...
-
-    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """Return what the cluster knows of `names`; one that does not exist is not in it."""
-        ...
-
-    def starts(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the first offset that each partition still has."""
-        ...
-
-    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last one of each partition that is committed."""
-        ...
-
-    def message(self, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes | None]:
-        """Return key and value of the message at a place, or of the next after it."""
-        ...
-
-    def commit(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Tell the cluster that `group` has read up to before `offsets`."""
-        ...
-
-    def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
-        """Return the messages from the first offset of each range to before the second: rows of `envelopes.rows`."""
-        ...
-
-
-@dataclass(frozen=True)
-class KafkaSlice(Slice):
-    """A slice whose messages were peeked into and are kept under a name."""
-
-    view: str = ""
-    ranges: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
-    raw: Callable[[SparkSession, Mapping[Partition, tuple[int, int]]], DataFrame] | None = None
-    schemas: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """By table and fingerprint, what the messages themselves call their schema."""
-    drop: Callable[[], None] = lambda: None
-
-    def rows(self, spark: SparkSession, topic: str, fingerprint: str | None = None) -> DataFrame:
-        """Return the peeked rows of the table `topic`."""
-        mine = F.col("fate").isNull() & (F.col("table") == topic)
-        if fingerprint is not None:
-            mine &= F.col("schema") == self.schemas[topic, fingerprint]
-        return self.read(spark).where(mine)
-
-    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
-        """Read the messages at `places` from Kafka again, as they came."""
-        bounds: dict[Partition, tuple[int, int]] = {}
-        for topic, partition, offset in places:
-            first, end = bounds.get((topic, partition), (offset, offset + 1))
-            bounds[topic, partition] = min(first, offset), max(end, offset + 1)
-        if self.raw is None:
-            raise TypeError("a slice of Kafka without a way to read it")
-        wanted = F.col("offset").isin(sorted({offset for _, _, offset in places}))
-        return self.raw(spark, bounds).where(wanted)
-
-    def unreadable(self, spark: SparkSession, topic: str) -> DataFrame | None:
-        """Return where the messages of `topic` lie that cannot be read, and why."""
-        bad = F.col("fate").isNotNull() & (F.col("fate") != FILTERED) & (F.col("topic") == topic)
-        return (
-            self.read(spark)
-            .where(bad)
-            .selectExpr(
-                "topic AS _cdc_topic", "partition AS _cdc_partition", "offset AS _cdc_offset", "fate AS _cdc_problem"
-            )
-        )
-
-    def release(self) -> None:
-        """Forget the kept rows."""
-        self.drop()
 
 
 class KafkaLog:
@@ -148,6 +67,9 @@ class KafkaLog:
         spark: Callable[[], SparkSession],
         max_event_bytes: int = 32 * 1024 * 1024,
         open_topics: Collection[str] = (),
+        routing: Routing | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -156,6 +78,8 @@ class KafkaLog:
         self._topics = tuple(topics)
         self._tables = frozenset(tables)
         self._open_topics = frozenset(open_topics)
+        self._routing = routing or Routing()
+        self._strict = strict
         self._memory = memory
         self._spark = spark
         self._max_event_bytes = max_event_bytes
@@ -192,6 +116,12 @@ class KafkaLog:
         with _reading():
             return self._open(after, Offsets({**passed, **reached}), ranges)
 
+    def again(self, messages: pa.Table) -> KafkaSlice:
+        """Return a slice of `messages` of this log that are at hand (rows of `envelopes.rows`), wherever they lie."""
+        self._remember()
+        with _reading():
+            return self._open(-1, Offsets({}), {}, Held(messages))
+
     def wait(self, seconds: float) -> None:
         """Return after `seconds`: nobody tells us that a topic has grown."""
         time.sleep(seconds)
@@ -227,6 +157,7 @@ class KafkaLog:
                 return
             cluster = self._broker.cluster()
             known = {"cluster": cluster, "topics": {}, "schemas": {}, "inferred": {}} | (self._memory.load() or {})
+            known.setdefault("met", list(known["schemas"]))
             if known["cluster"] != cluster:
                 raise ResyncRequired(
                     f"the cluster at {self._broker.address} is {cluster}, and the log was read from {known['cluster']}",
@@ -277,12 +208,19 @@ class KafkaLog:
 
     # -- what it holds
 
-    def _open(self, after: int, upto: Offsets, ranges: Mapping[Partition, tuple[int, int]]) -> KafkaSlice:
+    def _open(
+        self,
+        after: int,
+        upto: Offsets,
+        ranges: Mapping[Partition, tuple[int, int]],
+        messages: Messages | None = None,
+    ) -> KafkaSlice:
+        messages = messages or self._broker
         spark = self._own_session()
-        kept = self._peek(spark, ranges)
+        kept = self._peek(messages.read(spark, ranges))
         if self.envelope.learn(kept):
             kept.unpersist()
-            kept = self._peek(spark, ranges)
+            kept = self._peek(messages.read(spark, ranges))
         view = f"tailrace_slice_{uuid.uuid4().hex}"
 
         def drop() -> None:
@@ -291,10 +229,10 @@ class KafkaLog:
                 kept.unpersist()
 
         try:
-            contents, schemas, unreadable = self._contents(kept)
+            contents, schemas, unreadable = self._contents(kept, messages)
             judged = _without_schema(kept, unreadable) if unreadable else kept
             if unreadable:
-                contents, schemas, _ = self._contents(judged)
+                contents, schemas, _ = self._contents(judged, messages)
             judged.createGlobalTempView(view)
         except BaseException:
             drop()
@@ -303,19 +241,17 @@ class KafkaLog:
         def read(session: SparkSession) -> DataFrame:
             return session.table(f"global_temp.{view}")
 
-        return KafkaSlice(after, upto, contents, read, view, ranges, self._broker.read, schemas, drop)
+        return KafkaSlice(after, upto, contents, read, view, ranges, messages.read, schemas, drop)
 
-    def _peek(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
-        peeked = self.envelope.peek(self._broker.read(spark, ranges), self.epoch, self._max_event_bytes)
-        if self._tables:
-            known = F.col("table").isin(sorted(self._tables)) | F.col("topic").isin(sorted(self._open_topics))
-            stranger = F.concat(F.lit("unknown-table: "), F.col("table"))
-            fate = F.coalesce(F.col("fate"), F.when(~known, stranger))
-            peeked = peeked.withColumn("fate", fate)
+    def _peek(self, rows: DataFrame) -> DataFrame:
+        peeked = self.envelope.peek(rows, self.epoch, self._max_event_bytes)
+        peeked = self._routing.apply(peeked, self._tables, self._open_topics)
         # Not a checkpoint: what an executor loses is read from Kafka again, which has it.
         return peeked.persist(StorageLevel.MEMORY_AND_DISK)
 
-    def _contents(self, kept: DataFrame) -> tuple[Contents, dict[tuple[str, str], str], list[tuple[str, str]]]:
+    def _contents(
+        self, kept: DataFrame, messages: Messages
+    ) -> tuple[Contents, dict[tuple[str, str], str], list[tuple[str, str]]]:
         """Return what is in a slice, the schema of each table and fingerprint, and which schemas describe no row."""
         where = F.struct("partition", "offset")
         truncate = F.coalesce(F.col("op") == Op.TRUNCATE.value, F.lit(False))
@@ -343,7 +279,7 @@ class KafkaLog:
         aside: dict[str, Aside] = {}
         schemas: dict[tuple[str, str], str] = {}
         unreadable: list[tuple[str, str]] = []
-        for group in sorted(groups, key=lambda row: self._age(row["table"], row["schema"])):
+        for group in sorted(groups, key=lambda row: (self._age(row["table"], row["schema"]), row["sample"][1])):
             if group["table"] is None:
                 old = aside.get(group["topic"], Aside())
                 more = (0, group["count"]) if group["bad"] else (group["count"], 0)
@@ -353,7 +289,8 @@ class KafkaLog:
             # A truncate has no key, so there is nothing to learn from truncates alone, and no need to.
             rows = group["count"] > group["truncates"]
             place = tuple(group["sample"][1])
-            fingerprint = self._learn(kept, table, group["schema"], group["topic"], place) if rows else ""
+            sample = functools.partial(_sample, messages, group["topic"], place)
+            fingerprint = self._learn(kept, table, group["schema"], sample) if rows else ""
             if fingerprint is None:
                 unreadable.append((table, group["schema"]))
                 continue
@@ -366,22 +303,27 @@ class KafkaLog:
             features[table] = features.get(table, frozenset()) | found
         return Contents(counts, features, lowest, aside), schemas, unreadable
 
-    def _age(self, table: str | None, schema: str | None) -> tuple[int, str]:
-        """Order schemas as they were met; new ones come last."""
-        met = list(self._known["schemas"])
-        name = f"{table} {schema}"
-        return (met.index(name) if name in met else len(met), name)
+    def _age(self, table: str | None, schema: str | None) -> int:
+        """Order schemas as they were met; new ones come last, as their first messages lie."""
+        met, name = self._known["met"], f"{table} {schema}"
+        return int(met.index(name)) if name in met else len(met)
 
-    def _learn(self, kept: DataFrame, table: str, schema: str, topic: str, place: tuple[int, int]) -> str | None:
+    def _learn(self, kept: DataFrame, table: str, schema: str, ask: Callable[[], Sample]) -> str | None:
         """Return the fingerprint of what messages of `table` call `schema`, learning it if it is new; or `None`."""
         known = self._tables_by_fingerprint.get(f"{table} {schema}") if schema else None
         if known is not None:
             self.envelope.remember(known, schema)
             return f"{table} {schema}"
-        sample = Sample(topic, *self._broker.message(topic, *place))
+        sample = ask()
         if schema:
             described = self.envelope.schema(table, sample)
-            return self._keep(f"{table} {schema}", described) if described is not None else None
+            if described is None:
+                return None
+            if self._strict:
+                self._refuse_incompatible(table, described)
+            return self._keep(f"{table} {schema}", described)
+        if self._strict:
+            raise _incompatible(table, "its messages bring no schema that could be compared")
         mine = F.col("fate").isNull() & (F.col("table") == table) & (F.col("schema") == "") & F.col("row").isNotNull()
         with self._lock:
             have = self._tables_by_fingerprint.get(self._known["inferred"].get(table, ""))
@@ -392,10 +334,19 @@ class KafkaLog:
                 self._save(inferred={**self._known["inferred"], table: fingerprint})
             return fingerprint
 
+    def _refuse_incompatible(self, table: str, described: Table) -> None:
+        """Halt if a schema that is new lacks what the one met last has; nothing of the slice is applied then."""
+        before = [name for name in self._known["met"] if name.startswith(f"{table} ")]
+        why = incompatible(self._tables_by_fingerprint[before[-1]], described) if before else None
+        if why is not None:
+            raise _incompatible(table, why)
+
     def _keep(self, fingerprint: str, table: Table) -> str:
         with self._lock:
             if fingerprint not in self._known["schemas"]:
-                self._save(schemas={**self._known["schemas"], fingerprint: table.to_json()})
+                # A stored mapping has no order, and which schema came when is needed.
+                met = [*self._known["met"], fingerprint]
+                self._save(schemas={**self._known["schemas"], fingerprint: table.to_json()}, met=met)
             self._tables_by_fingerprint[fingerprint] = table
             return fingerprint
 
@@ -426,6 +377,19 @@ def _without_schema(kept: DataFrame, unreadable: Sequence[tuple[str, str]]) -> D
     """Give messages whose schema describes no row that fate."""
     theirs = F.struct("table", "schema").isin([F.struct(F.lit(table), F.lit(schema)) for table, schema in unreadable])
     return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, NO_SCHEMA)))
+
+
+def _incompatible(table: str, why: str) -> Halt:
+    return Halt(
+        "schema-incompatible",
+        f'the schema of table "{table}" changed in a way that stop_on_incompatible_schema does not let pass: {why}',
+        "Nothing written with it was applied. Put the change back, or set the key to false to go on: a column that is "
+        "gone then keeps its values in the targets.",
+    )
+
+
+def _sample(messages: Messages, topic: str, place: tuple[int, int]) -> Sample:
+    return Sample(topic, *messages.message(topic, *place))
 
 
 def _name(place: Partition) -> str:

@@ -20,7 +20,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +29,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.checkpoint import Checkpoint, Snapshotting
@@ -38,7 +39,7 @@ from tailrace.core.page import Page
 from tailrace.core.table import Table
 from tailrace.log.schemas import SchemaFile, SchemaFolder, sync
 from tailrace.log.shape import LIKE_KAFKA, Part, Shape
-from tailrace.log.slice import Contents, Slice, total
+from tailrace.log.slice import Contents, Slice, total, written_with
 
 _FOOTER = b"tailrace"
 
@@ -221,6 +222,21 @@ class LandedLog:
             return self._shape.view(spark.read.schema(self._shape.spark).parquet(*paths))
 
         return Slice(after, chosen[-1].last, total(self._footer(file).contents for file in chosen), read)
+
+    def again(self, offsets: Collection[int], spark: SparkSession) -> Slice:
+        """Return a slice of the rows at `offsets`, wherever they lie; those whose pages are gone are not in it."""
+        chosen = [f for f in self._visible() if any(f.first <= offset <= f.last for offset in offsets)]
+        paths = [str(file.path) for file in chosen]
+        wanted = F.col("offset").isin(sorted(offsets))
+
+        def read(session: SparkSession) -> DataFrame:
+            return self._shape.view(session.read.schema(self._shape.spark).parquet(*paths)).where(wanted)
+
+        every = total(self._footer(file).contents for file in chosen)
+        groups = read(spark).groupBy("topic", written_with()).count().collect() if chosen else []
+        found = {(topic, fingerprint): count for topic, fingerprint, count in groups}
+        counts = {key: found[key] for key in every.counts if key in found}
+        return Slice(-1, -1, Contents(counts, every.features), read)
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""

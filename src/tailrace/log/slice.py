@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.envelopes import rows as landed_rows
@@ -64,11 +64,7 @@ class Slice:
     def rows(self, spark: SparkSession, topic: str, fingerprint: str | None = None) -> DataFrame:
         """Return the rows of `topic`, for its envelope to open; only those of one schema if it is named."""
         rows = self.read(spark).where(F.col("topic") == topic)
-        if fingerprint is None:
-            return rows
-        header = F.filter("headers", lambda h: h["key"] == landed_rows.SCHEMA_HEADER)
-        written_with = F.coalesce(F.try_element_at(header, F.lit(1))["value"].cast("string"), F.lit(""))
-        return rows.where(written_with == fingerprint)
+        return rows if fingerprint is None else rows.where(written_with() == fingerprint)
 
     def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
         """Return the messages at `places` (topic, partition, offset) as they came, and perhaps a few others."""
@@ -90,6 +86,12 @@ class Slice:
     def has(self, topic: str, feature: str) -> bool:
         """Say whether messages of `topic` may have `feature`."""
         return feature in self.contents.features.get(topic, frozenset())
+
+
+def written_with() -> Column:
+    """Return the fingerprint of the schema that a row was written with; empty if it names none."""
+    header = F.filter("headers", lambda h: h["key"] == landed_rows.SCHEMA_HEADER)
+    return F.coalesce(F.try_element_at(header, F.lit(1))["value"].cast("string"), F.lit(""))
 
 
 def total(parts: Iterable[Contents]) -> Contents:

@@ -1,6 +1,6 @@
 """From configuration to objects: the one place that knows every part.
 
-    PipelineConfig, PlatformConfig ──▶ source, log, targets, drains ──▶ Pipeline
+    PipelineConfig, PlatformConfig ──▶ inlet, targets, drains ──▶ Pipeline
 
 Opening a pipeline is cheap: Spark and the capture engine start when something needs them.
 """
@@ -8,80 +8,41 @@ Opening a pipeline is cheap: Spark and the capture engine start when something n
 from __future__ import annotations
 
 import functools
-import importlib
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from datetime import timedelta
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Forgetting, Target
-from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
+from tailrace.apply.target import Forgetting
+from tailrace.config.pipeline import PipelineConfig, RetryConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
-from tailrace.control.rejects import Aside, Letter, Rejects
+from tailrace.control.rejects import Kept, Letter, letter_id
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
-from tailrace.core.checkpoint import Checkpoint
-from tailrace.core.errors import Halt, Misconfigured, NotReady, TailraceError
+from tailrace.core.errors import Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
-from tailrace.core.table import target_names
-from tailrace.log import shape as shapes
-from tailrace.log.landed import LandedLog
-from tailrace.runtime.drain import Drain, Pace
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.log.slice import Slice
+from tailrace.runtime.drain import Drain
+from tailrace.runtime.drains import Drains
+from tailrace.runtime.inlet import Capturing, Opened, open_inlet
 from tailrace.runtime.monitor import monitored
 from tailrace.runtime.pump import Source
-from tailrace.runtime.report import Reporter
+from tailrace.runtime.replay import Replay, StillBad
+from tailrace.runtime.report import Reporter, Silent
 from tailrace.runtime.retry import attempt
 from tailrace.runtime.run import Job, RunReport, run
 
 if TYPE_CHECKING:
-    from tailrace.log.files import FileLog
-    from tailrace.log.kafka import KafkaLog
     from tailrace.runtime.feed import FileFeed
-    from tailrace.runtime.topics import Topics
-
-
-class Database(Source, Protocol):
-    """A source that can also be asked about itself."""
-
-    def check(self) -> None:
-        """Halt with what is missing in the environment; leave nothing behind."""
-        ...
-
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        """Return the tables to capture, each with its primary key."""
-        ...
-
-    def lag(self, checkpoint: Checkpoint | None) -> dict[str, object]:
-        """Return how far `checkpoint` is behind the source."""
-        ...
-
-    def plan(self) -> list[str]:
-        """Return what a run would create in the source."""
-        ...
-
-    def undeploy(self) -> list[str]:
-        """Remove what a run created in the source; return what was removed."""
-        ...
-
-
-@runtime_checkable
-class Growing(Protocol):
-    """A source whose tables come as they please; a new one needs no new snapshot."""
-
-    def know(self, tables: Sequence[str]) -> None:
-        """Let these tables start anew with the next snapshot too, even if they are gone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +63,11 @@ class Pipeline:
         self._folder = platform.control_root(pipeline.pipeline_id)
         self._checkpoints = Checkpoints(self._folder)
         self._progress = Progress(self._folder / "progress")
-        self._topics = self._open_topics()
-        self._rejects: Aside = (
-            self._topics.dead_letters()
-            if self._topics
-            else Rejects(self._folder / "rejects", enabled=platform.dlq.enabled, limit=platform.limits.max_rejects)
-        )
+        self._inlet = open_inlet(pipeline, platform, self._folder, self._spark)
+        self._rejects = self._inlet.dead_letters()
+        self._drains = Drains(pipeline, platform, self._checkpoints, self._progress, self._rejects, self._spark)
         self._stop = threading.Event()
-        self._source: Database | None = None
-        self._extending = threading.Lock()
+        self._source: Source | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -124,26 +81,15 @@ class Pipeline:
 
     def check(self) -> None:
         """Halt with what would keep a run from starting: rights, settings, keys."""
-        if self._topics:
-            self._topics.tables()
-            return
-        source = self._open_source(epoch=1)
-        source.check()
-        self._refuse_keyless(source.tables())
+        self._drains.refuse_keyless(self._inlet.check())
 
     def plan(self) -> list[PlanLine]:
         """Return what a run would create or change; touch nothing."""
-        lines: list[PlanLine] = []
-        if self._topics:
-            tables: dict[str, tuple[str, ...]] = dict.fromkeys(self._topics.tables(), ())
-        else:
-            source = self._open_source(epoch=1)
-            source.check()
-            tables = source.tables()
-            self._refuse_keyless(tables)
-            lines = [PlanLine("source", "", action) for action in source.plan()]
+        tables = self._inlet.check()
+        self._drains.refuse_keyless(tables)
+        lines = [PlanLine("source", "", action) for action in self._inlet.plan()]
         for sink in self._config.enabled_sinks:
-            target = self._open_target(sink, tuple(tables))
+            target = self._drains.open_target(sink, tuple(tables))
             for table in tables:
                 action = "create" if target.have(table) is None else "keep current"
                 lines.append(PlanLine(sink.sink_id, table, action))
@@ -162,86 +108,60 @@ class Pipeline:
 
         `serving` is entered before anything is asked of the outside, by the one process that runs the pipeline.
         """
-        sinks = self._chosen(targets)
+        sinks = self._drains.chosen(targets)
         with only_one(self._folder), serving():
-            if self._topics:
-                return self._run_topics(self._topics, sinks, report, once=once, max_slices=max_slices)
-            source = self._open_source(epoch=1)
-            attempt(source.check, self._platform.retry, self._stop, report)
-            keys = attempt(source.tables, self._platform.retry, self._stop, report)
-            self._refuse_keyless(keys)
-            growing = isinstance(source, Growing)
-            life = self._extend(tuple(keys), sinks) if growing else self._begin(tuple(sorted(keys)))
-            self._source = self._open_source(epoch=life.epoch)
-            if isinstance(self._source, Growing):
-                self._source.know(life.tables)
-            log = self._open_log(life)
-            drains = [
-                (self._drain(sink, life, log, report, growing=growing), sink.retry.over(self._platform.retry))
-                for sink in sinks
-            ]
-            job = Job(
-                self._config.pipeline_id,
-                self._source,
-                log,
-                log.head,
-                self._checkpoints,
-                drains,
-                self._platform.retry,
-                report,
-                self._spark,
-            )
-            result = self._run_job(job, once=once, max_slices=max_slices)
+            tables = attempt(self._inlet.check, self._platform.retry, self._stop, report)
+            self._drains.refuse_keyless(tables)
+            life = self._drains.begin(tuple(sorted(tables)), growing=self._inlet.growing)
+            opened = self._inlet.open(life)
+            drains = [self._drain(sink, life, opened, report) for sink in sinks]
+            result = self._run_job(self._job(opened, drains, report), once=once, max_slices=max_slices)
             if result.first_error() is None and any(target.slices for target in result.targets):
-                self._clean_up(log, [work.fold.target for work, _ in drains])
+                self._clean_up(life, [work for work, _ in drains])
             return result
 
-    def _run_topics(
-        self,
-        topics: Topics | FileFeed,
-        sinks: Sequence[SinkConfig],
-        report: Reporter,
-        *,
-        once: bool,
-        max_slices: int | None,
-    ) -> RunReport:
-        life = self._extend(topics.tables(), self._config.enabled_sinks)
-        log = topics.log(life)
-
-        def passed(target: str) -> None:
-            reached = {s.sink_id: self._progress.load(s.sink_id, log.name) for s in self._config.enabled_sinks}
+    def _drain(self, sink: SinkConfig, life: Life, opened: Opened, report: Reporter) -> tuple[Drain, RetryConfig]:
+        def passed() -> None:
+            reached = {s.sink_id: self._progress.load(s.sink_id, life.log) for s in self._config.enabled_sinks}
             try:
-                topics.passed(life, target, reached)
+                self._inlet.passed(life, sink.sink_id, reached)
             except TailraceError as error:
                 report.warning(f"{error.code}: {error}")
 
-        drains = []
-        for sink in sinks:
-            mine = topics.log(life, sink.sink_id, report.warning)
-            work = self._drain(sink, life, mine, report, functools.partial(passed, sink.sink_id), growing=True)
-            topics.begin(life, work.fold.target, work.at())
-            drains.append((work, sink.retry.over(self._platform.retry)))
-        job = Job(
+        log = opened.read_by(sink.sink_id, report.warning)
+        prefix, growing = self._inlet.prefix, self._inlet.growing
+        work = self._drains.drain(sink, life, log, report, passed, prefix=prefix, growing=growing)
+        self._inlet.begin(life, work.fold.target, work.at)
+        return work, sink.retry.over(self._platform.retry)
+
+    def _job(self, opened: Opened, drains: Sequence[tuple[Drain, RetryConfig]], report: Reporter) -> Job:
+        self._source, log = opened.pumped or (None, None)
+        return Job(
             self._config.pipeline_id,
-            None,
-            None,
-            log.head,
+            self._source,
+            log,
+            opened.log.head,
             self._checkpoints,
             drains,
             self._platform.retry,
             report,
             self._spark,
         )
-        result = self._run_job(job, once=once, max_slices=max_slices)
-        if result.first_error() is None and any(target.slices for target in result.targets):
-            self._forget([work.fold.target for work, _ in drains])
-        return result
 
     def _run_job(self, job: Job, *, once: bool, max_slices: int | None) -> RunReport:
         job.report.begun([work.target for work, _ in job.drains])
         measure = functools.partial(self.measure, job.head)
         with monitored(measure, self._platform.lag_monitor_interval_seconds, job.report):
             return run(job, self._stop, once=once, max_slices=max_slices)
+
+    def _clean_up(self, life: Life, drains: Sequence[Drain]) -> None:
+        for work in drains:
+            if isinstance(work.fold.target, Forgetting):
+                work.fold.target.collect_tombstones()
+        failpoint("C28")
+        self._inlet.expire(
+            life, min(self._progress.load(sink.sink_id, life.log) for sink in self._config.enabled_sinks)
+        )
 
     def stop(self) -> None:
         """Finish or abandon the slice in hand, and end `run`; safe in a signal handler."""
@@ -252,7 +172,7 @@ class Pipeline:
     def status(self) -> dict[str, object]:
         """Return the checkpoint, the log and every target's progress, from what is stored."""
         life, checkpoint = self._checkpoints.life(), self._checkpoints.load()
-        head = self._head(life)
+        head = self._inlet.head(life)
         return {
             "pipeline_id": self._config.pipeline_id,
             "epoch": life.epoch if life else 0,
@@ -271,32 +191,69 @@ class Pipeline:
 
     def dead_letters(self, targets: Sequence[str] | None = None) -> Iterator[Letter]:
         """Yield the events that were put aside, of `targets` or of all; each has an `id`."""
-        for sink in self._chosen(targets):
+        for sink in self._drains.chosen(targets):
             for letter in self._rejects.letters(sink.sink_id):
                 parts = (letter.get(f"dlq.source_{part}") for part in ("topic", "partition", "offset"))
                 yield {"id": "/".join(map(str, (sink.sink_id, *parts))), **letter}
 
+    def replay(
+        self, ids: Sequence[str] = (), targets: Sequence[str] | None = None, report: Reporter | None = None
+    ) -> list[dict[str, object]]:
+        """Apply dead letters again: those with `ids`, or all; return what became of them by target and table."""
+        rows: list[dict[str, object]] = []
+        with only_one(self._folder):
+            chosen = self._letters(ids, targets)
+            life = self._checkpoints.life()
+            for sink in self._drains.chosen(targets) if life else ():
+                names = chosen[sink.sink_id]
+                if life and (names or not ids):
+                    counts = self._replay(sink, life, report or Silent()).run(names if ids else None)
+                    rows += [{"target": sink.sink_id, **asdict(count)} for count in counts]
+        return rows
+
+    def _replay(self, sink: SinkConfig, life: Life, report: Reporter) -> Replay:
+        bad = StillBad()
+        log = self._inlet.open(life).read_by(sink.sink_id, report.warning)
+        prefix, growing = self._inlet.prefix, self._inlet.growing
+        work = self._drains.drain(sink, life, log, report, prefix=prefix, growing=growing, rejects=bad)
+
+        def again(letters: Sequence[Kept]) -> Slice:
+            return self._inlet.again(life, letters, self._spark())
+
+        return Replay(work, bad, self._rejects, self._folder / "replays", again, self._spark)
+
+    def purge(self, ids: Sequence[str] = (), targets: Sequence[str] | None = None) -> list[str]:
+        """Take dead letters off the list unapplied: those with `ids`, or all; return their ids."""
+        with only_one(self._folder):
+            chosen = self._letters(ids, targets)
+            for target, names in chosen.items():
+                self._rejects.forget(target, names if ids else None)
+            return [letter for names in chosen.values() for letter in names.values()]
+
+    def _letters(self, ids: Sequence[str], targets: Sequence[str] | None) -> dict[str, dict[str, str]]:
+        """Return by target the names and ids of dead letters: those with `ids`, or all."""
+        found = {
+            sink.sink_id: {kept.name: letter_id(sink.sink_id, kept) for kept in self._rejects.kept(sink.sink_id)}
+            for sink in self._drains.chosen(targets)
+        }
+        known = {one for names in found.values() for one in names.values()}
+        for one in ids:
+            if one not in known:
+                raise Misconfigured("unknown-letter", f'there is no dead letter "{one}"', "See cdc dlq list.")
+        return {
+            target: {name: one for name, one in names.items() if not ids or one in ids}
+            for target, names in found.items()
+        }
+
     def consume(self, limit: int) -> Iterator[dict[str, object]]:
         """Yield the first `limit` messages of the topics as the engine sees them; touch no target."""
-        if self._topics is None:
-            raise Misconfigured(
-                "not-available",
-                f'cdc consume does not read source_type "{self._config.source.source_type}" in this release',
-                "It reads topics: source_type kafka.",
-            )
-        life = self._checkpoints.life() or Life(1, "none")
-        yield from self._topics.consume(life, limit)
+        yield from self._inlet.consume(self._checkpoints.life() or Life(1, "none"), limit)
 
     def lag(self) -> list[dict[str, object]]:
         """Return how far the log is behind the source, and each target behind the log."""
         measured = self.measure()
-        if self._topics:
-            return [row for found in measured.targets for row in self._topics.lag(found)]
-        rows: list[dict[str, object]] = [{"part": "source", **measured.source}]
-        for found in measured.targets:
-            events = found.head - found.upto
-            rows.append({"part": found.target, "lag_events": events, "upto": found.upto, "head": found.head})
-        return rows
+        rows = [{"part": "source", **measured.source}] if measured.source else []
+        return [*rows, *(row for found in measured.targets for row in self._inlet.behind(found))]
 
     def files_status(self, *, every: bool) -> dict[str, object]:
         """Return what became of the files of the feed."""
@@ -309,17 +266,17 @@ class Pipeline:
     def files_lineage(self, what: str) -> list[dict[str, object]]:
         """Return what a file of the feed did to each target."""
         feed, life = self._file_feed(), self._checkpoints.life()
-        targets = [self._open_target(sink, life.tables) for sink in self._config.enabled_sinks] if life else []
+        targets = [self._drains.open_target(s, life.tables) for s in self._config.enabled_sinks] if life else []
         return feed.lineage(life, what, targets)
 
     def _file_feed(self) -> FileFeed:
         from tailrace.runtime.feed import FileFeed
 
-        if not isinstance(self._topics, FileFeed):
+        if not isinstance(self._inlet, FileFeed):
             raise Misconfigured(
                 "wrong-source", "the source of this pipeline is not files", "Give a file with source_type: files."
             )
-        return self._topics
+        return self._inlet
 
     def measure(self, head: Callable[[], int] | None = None) -> Lag:
         """Ask the source and the log how far they are, and look up how far each target is.
@@ -327,9 +284,9 @@ class Pipeline:
         During a run, `head` is that of its own log: a second one could overwrite what the first remembers.
         """
         life = self._checkpoints.life()
-        end = head() if head else self._head(life)
+        end = head() if head else self._inlet.head(life)
         return Lag(
-            {} if self._topics else self._open_source(epoch=1).lag(self._checkpoints.load()),
+            self._inlet.lag(self._checkpoints.load()),
             tuple(self._target_lag(sink.sink_id, life, end) for sink in self._config.enabled_sinks),
             self._checkpoints.age(),
         )
@@ -340,136 +297,48 @@ class Pipeline:
         seen = {table: mark.get("offset") for table, mark in marks.items() if isinstance(mark, dict)}
         return TargetLag(target, upto, head, self._rejects.count(target), seen)
 
+    def deploy(self) -> list[str]:
+        """Create topics and the connector, or bring them up to date; return what was created or changed."""
+        with only_one(self._folder):
+            self._refuse_second_life()
+            return self._inlet.deploy()
+
+    def _refuse_second_life(self) -> None:
+        """Halt if targets have rows of an earlier capture: nothing in the topics would say which of them are gone."""
+        before = self._checkpoints.known() if self._checkpoints.life() is None else ()
+        for sink in self._config.enabled_sinks if before and self._platform.transport_mode == "kafka" else ():
+            target = self._drains.open_target(sink, before)
+            if kept := [table for table in before if target.mark(table) is not None]:
+                raise Misconfigured(
+                    "not-available",
+                    f'target "{sink.sink_id}" has rows of table "{kept[0]}" from before cdc undeploy',
+                    "A second capture through Kafka does not remove rows that were deleted meanwhile in this release. "
+                    "Drop the target's tables, or write to another place.",
+                )
+
+    def connector(self, action: str) -> dict[str, object]:
+        """Pause, resume or restart the connector, or with `status` only look; return its state and its tasks'."""
+        if not isinstance(self._inlet, Capturing):
+            raise Misconfigured(
+                "wrong-source",
+                "this pipeline has no connector",
+                "It has one with transport_mode: kafka in the platform file.",
+            )
+        connector = self._inlet.connector()
+        if action != "status":
+            connector.change(action)
+        return {"connector_name": connector.name, **connector.status()}
+
     def undeploy(self) -> list[str]:
         """Remove what runs created in the source, and forget the position; targets keep their rows."""
         with only_one(self._folder):
-            removed = [] if self._topics else self._open_source(epoch=1).undeploy()
+            removed = self._inlet.undeploy()
             life = self._checkpoints.life()
             self._checkpoints.end()
             if life is not None:
                 shutil.rmtree(self._platform.log_root(self._config.pipeline_id) / life.log, ignore_errors=True)
                 removed.append(f"change log {life.log}")
             return removed
-
-    # -- parts
-
-    def _head(self, life: Life | None) -> int:
-        if self._topics:
-            return self._topics.head(life)
-        return self._open_log(life).head() if life else -1
-
-    def _begin(self, tables: tuple[str, ...]) -> Life:
-        life = self._checkpoints.begin(tables)
-        if life.tables != tables:
-            new, gone = sorted(set(tables) - set(life.tables)), sorted(set(life.tables) - set(tables))
-            raise Halt(
-                "tables-changed",
-                f"the tables of this pipeline changed since its snapshot: added {new}, removed {gone}",
-                "Rows of an added table from before now would be missing. Run cdc undeploy and then cdc run, "
-                "which takes a new snapshot of all tables.",
-            )
-        return life
-
-    def _open_topics(self) -> Topics | FileFeed | None:
-        if self._config.source.source_type == "files":
-            from tailrace.runtime.feed import FileFeed
-
-            return FileFeed(self._config, self._platform, self._folder, self._spark)
-        if self._config.source.source_type != "kafka":
-            return None
-        try:
-            from tailrace.runtime.topics import Topics
-        except ModuleNotFoundError as error:
-            raise NotReady(
-                "missing-extra",
-                f'source_type "kafka" needs the Python package "{error.name}", which is not installed',
-                "Run: pip install 'tailrace[kafka]'",
-            ) from error
-        return Topics(self._config, self._platform, self._folder, self._spark)
-
-    def _extend(self, tables: tuple[str, ...], sinks: Sequence[SinkConfig]) -> Life:
-        """Return the life with `tables` added; halt if a table would get another name in a target by that."""
-        before = self._checkpoints.known()
-        every = tuple(sorted({*before, *tables}))
-        for sink in sinks:
-            old, new = _names(sink, before), _names(sink, every)
-            moved = [table for table in before if new[table] != old[table]]
-            if moved:
-                raise Misconfigured(
-                    "name-collision",
-                    f'a new table has the name "{old[moved[0]]}" too, which table "{moved[0]}" has in target '
-                    f'"{sink.sink_id}"',
-                    "Give one of them a name of its own under tables.",
-                )
-        return self._checkpoints.extend(every)
-
-    def _open_source(self, epoch: int) -> Database:
-        return cast(
-            Database,
-            self._source_module().open_source(
-                self._config.source.options,
-                pipeline_id=self._config.pipeline_id,
-                topic_prefix=self._config.topic_prefix,
-                epoch=epoch,
-            ),
-        )
-
-    def _open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
-        module = importlib.import_module(f"tailrace.targets.{sink.sink_type}")
-        return cast(
-            Target,
-            module.open_target(
-                sink.sink_id,
-                sink.options,
-                spark=self._spark,
-                pipeline_id=self._config.pipeline_id,
-                tables=_names(sink, tables),
-                mode=sink.mode.value,
-            ),
-        )
-
-    def _open_log(self, life: Life) -> LandedLog:
-        envelope = getattr(self._source_module(), "ENVELOPE", "debezium")
-        shape = shapes.of(envelope, self._config.topic_prefix)
-        return LandedLog(self._platform.log_root(self._config.pipeline_id), life.log, life.epoch, shape)
-
-    def _source_module(self) -> ModuleType:
-        return importlib.import_module(f"tailrace.sources.{self._config.source.source_type}")
-
-    def _drain(
-        self,
-        sink: SinkConfig,
-        life: Life,
-        log: LandedLog | KafkaLog | FileLog,
-        report: Reporter,
-        passed: Callable[[], None] = lambda: None,
-        *,
-        growing: bool = False,
-    ) -> Drain:
-        target = self._open_target(sink, life.tables)
-        rules = Rules(sink.mode.value, sink.schema_evolution, self._platform.limits.max_event_bytes, sink.flag)
-        prefix = "" if self._topics else f"{self._config.topic_prefix}."
-        choices = {f"{prefix}{table}": _choice(sink, table) for table in life.tables}
-        fold = Fold(self._spark, log, target, rules, self._rejects, report)
-
-        def grow(topic: str) -> None:
-            table = topic.removeprefix(prefix)
-            with self._extending:
-                every = self._extend((table,), [sink]).tables
-            fold.target = self._open_target(sink, every)
-            choices[topic] = _choice(sink, table)
-
-        return Drain(
-            sink.sink_id,
-            log,
-            fold,
-            choices,
-            self._progress,
-            Pace(self._platform.slice.max_rows, self._platform.slice.interval_seconds),
-            report,
-            passed,
-            grow if growing else None,
-        )
 
     @functools.cached_property
     def _session(self) -> SparkSession:
@@ -482,55 +351,8 @@ class Pipeline:
         with _starting:
             return self._session
 
-    def _chosen(self, targets: Sequence[str] | None) -> list[SinkConfig]:
-        sinks = {sink.sink_id: sink for sink in self._config.enabled_sinks}
-        for name in targets or ():
-            if name not in sinks:
-                raise Misconfigured(
-                    "unknown-target", f'there is no target "{name}"', f"Enabled targets are: {', '.join(sinks)}."
-                )
-        return [sink for name, sink in sinks.items() if not targets or name in targets]
-
-    def _refuse_keyless(self, keys: dict[str, tuple[str, ...]]) -> None:
-        for sink in self._config.enabled_sinks:
-            for table, key in keys.items():
-                settings = sink.tables.get(table)
-                if sink.mode is not Mode.APPEND and not key and not (settings and settings.primary_key):
-                    raise Misconfigured(
-                        "no-key",
-                        f'table "{table}" has no primary key, so target "{sink.sink_id}" cannot tell its rows apart',
-                        "Give it a primary key, name one with primary_key under tables, or use mode: append.",
-                    )
-
-    def _forget(self, targets: Sequence[Target]) -> None:
-        for target in targets:
-            if isinstance(target, Forgetting):
-                target.collect_tombstones()
-
-    def _clean_up(self, log: LandedLog, targets: Sequence[Target]) -> None:
-        self._forget(targets)
-        failpoint("C28")
-        days = self._platform.log.retention_days
-        if days is not None:
-            slowest = min(self._progress.load(sink.sink_id, log.name) for sink in self._config.enabled_sinks)
-            log.expire(slowest, timedelta(days=days))
-
 
 _starting = threading.Lock()
-
-
-def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
-    chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
-    return target_names(tables, chosen)
-
-
-def _choice(sink: SinkConfig, table: str) -> Choice:
-    settings = sink.tables.get(table)
-    if settings is None:
-        return Choice(table)
-    return Choice(
-        table, tuple(settings.primary_key or ()), tuple(settings.columns or ()), tuple(settings.track_history or ())
-    )
 
 
 def open_pipeline(pipeline: PipelineConfig, platform: PlatformConfig) -> Pipeline:

@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from tailrace.apply.target import Mark
 from tailrace.control.progress import Progress
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.log.slice import Slice
-from tailrace.runtime.fold import Choice, Counts, Fold
+from tailrace.runtime.fold import Again, Choice, Counts, Fold
 from tailrace.runtime.report import Reporter
 
 
@@ -95,9 +96,7 @@ class Drain:
         what they committed: their marks are ahead of the progress, and the repeat skips them.
         """
         started = time.monotonic()
-        for topic in piece.topics():
-            if self.grow and topic not in self.tables:
-                self.grow(topic)
+        self.make_room(piece)
         with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
             counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
         counts += self.fold.aside(piece)
@@ -107,7 +106,17 @@ class Drain:
         self.report.slice(self.target, piece.upto, counts, time.monotonic() - started)
         return counts
 
-    def _apply_table(self, piece: Slice, topic: str) -> Counts:
+    def make_room(self, piece: Slice) -> None:
+        """Let topics of `piece` that are new have tables."""
+        for topic in piece.topics():
+            if self.grow and topic not in self.tables:
+                self.grow(topic)
+
+    def replay(self, piece: Slice, topic: str, replayed: Callable[[Mark], None]) -> Counts:
+        """Apply what `piece` has of `topic`, which had been put aside; see `Fold.table`."""
+        return self._apply_table(piece, topic, Again(self.at(), replayed))
+
+    def _apply_table(self, piece: Slice, topic: str, again: Again | None = None) -> Counts:
         choice = self.tables.get(topic)
         if choice is None:
             raise Halt(
@@ -115,7 +124,7 @@ class Drain:
                 f'the change log has events of "{topic}", which the pipeline does not name',
                 "Add the table to source.tables again, or run cdc undeploy and then cdc run.",
             )
-        counts = self.fold.table(piece, topic, choice)
+        counts = self.fold.table(piece, topic, choice, again)
         if counts.read != counts.applied + counts.superseded + counts.filtered + counts.rejected:
             raise Halt(
                 "miscounted", f"the events of a slice do not add up: {counts}", "This is a defect: please report it."

@@ -1,10 +1,11 @@
-"""A pipeline whose source is a directory of files: a log already. What it has in place of a source and a pump.
+"""An inlet that is a log already: a directory of files.
 
 Options, PlatformConfig ──▶ feed, catalogue ──▶ a log for each target, dead letters, what `cdc files` shows
 """
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,21 +19,27 @@ from tailrace.config.platform import PlatformConfig
 from tailrace.control.audit import Audit
 from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
-from tailrace.control.rejects import Rejects
+from tailrace.control.rejects import Kept, Rejects
 from tailrace.core.change import Op
+from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Misconfigured, ResyncRequired
 from tailrace.core.feed import Examined, Seen
 from tailrace.core.table import Table
 from tailrace.envelopes.flat import Flat, Given
 from tailrace.log._intake import Feed, directory
 from tailrace.log.files import FileLog, here, shown
+from tailrace.log.slice import Slice
+from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.files import Options
 
 _KEYS_SHOWN = 20
 
 
 class FileFeed:
-    """The feed of one pipeline; nothing is listed before something is asked."""
+    """The feed of one pipeline; see `runtime.inlet.Inlet` for what each method promises."""
+
+    prefix = ""
+    growing = True
 
     def __init__(
         self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
@@ -46,10 +53,14 @@ class FileFeed:
         self._spark = spark
         self._run_id = uuid.uuid4().hex[:12]
 
-    def tables(self) -> tuple[str, ...]:
-        """Return the one table, once the directory is known to be there."""
+    def check(self) -> Tables:
+        """Return the one table, once the directory is known to be there; whether it has keys is checked on loading."""
         self._feed()
-        return self._options.tables
+        return dict.fromkeys(self._options.tables)
+
+    def plan(self) -> list[str]:
+        """Return nothing: a feed is only read."""
+        return []
 
     def dead_letters(self) -> Rejects:
         """Return where rows go that can never be applied."""
@@ -59,6 +70,10 @@ class FileFeed:
     def audit(self, life: Life) -> Audit:
         """Return the catalogue of `life`."""
         return Audit(self._folder / "files" / f"{life.log}.db")
+
+    def open(self, life: Life) -> Opened:
+        """Return the log of `life`, which every target reads for itself: what it has taken is noted by target."""
+        return Opened(self.log(life), each=functools.partial(self.log, life))
 
     def log(self, life: Life, target: str = "", warn: Callable[[str], None] = lambda _: None) -> FileLog:
         """Return the log of `life` as `target` reads it."""
@@ -74,11 +89,11 @@ class FileFeed:
             warn,
         )
 
-    def begin(self, life: Life, target: Target, progress: int) -> None:
+    def begin(self, life: Life, target: Target, at: Callable[[], int]) -> None:
         """Put the audit of a target right from the mark of its table; halt if the catalogue is another one."""
         audit = self.audit(life)
         marks = [m.offset for t in self._options.tables if (m := target.mark(t)) is not None and m.log == life.log]
-        reached = max([progress, *marks])
+        reached = max([at(), *marks])
         if reached > audit.head():
             raise ResyncRequired(
                 f"the catalogue of the feed does not reach offset {reached}, which target {target.name} has",
@@ -102,7 +117,30 @@ class FileFeed:
         """Refuse: the files can be looked at as they are."""
         raise Misconfigured("not-available", "cdc consume does not read files in this release", "Look at the files.")
 
-    def lag(self, found: TargetLag) -> list[dict[str, object]]:
+    def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
+        """Return nothing: who fills the feed is not asked."""
+        return {}
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        """Refuse: rows of files are read again with their file."""
+        raise Misconfigured(
+            "not-available",
+            "cdc dlq replay does not read files in this release",
+            "Have the file read again with cdc files requeue, or send what is missing in a file of its own.",
+        )
+
+    def expire(self, life: Life, upto: int) -> None:
+        """Do nothing: the files are somebody else's."""
+
+    def deploy(self) -> list[str]:
+        """Return nothing: somebody else fills the feed."""
+        return []
+
+    def undeploy(self) -> list[str]:
+        """Return nothing: nothing was created in the feed."""
+        return []
+
+    def behind(self, found: TargetLag) -> list[dict[str, object]]:
         """Return how far a target is behind, in rows, counting the lines of headers too."""
         return [{"part": found.target, "lag_events": found.events, "upto": found.upto, "head": found.head}]
 

@@ -126,6 +126,16 @@ class Counts:
     deleted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """That events were put aside before, and are applied once more."""
+
+    at: int
+    """Where the target is: of what lies up to there, nothing but dead letters can be missing."""
+    told: Callable[[Mark], None]
+    """Is told the new mark right before the commit."""
+
+
 class Fold:
     """Folds slices of one log into the tables of one target."""
 
@@ -152,17 +162,19 @@ class Fold:
         """Return the marks of the tables that were looked at, as last seen."""
         return dict(self._marks)
 
-    def table(self, piece: Slice, topic: str, choice: Choice) -> Counts:
+    def table(self, piece: Slice, topic: str, choice: Choice, again: Again | None = None) -> Counts:
         """Apply what `piece` has of `topic` to its table; doing it again changes nothing.
 
         Different tables may be folded at the same time: each has a session of its own.
+
+        With `again`, the mark is no reason to leave events out, and it goes no further than the target has come.
         """
         read = piece.rows_of(topic)
         spark = self._session(topic)
         suit(spark, read)
         have = self.target.have(choice.table)
         mark = self._mark(choice.table, partitioned=isinstance(piece.upto, Offsets))
-        if offsets.covers(mark.offset, piece.upto):
+        if again is None and offsets.covers(mark.offset, piece.upto):
             return Counts(choice.table, read, superseded=read)
         schemas = self._schemas(piece, topic, have)
         if not schemas:
@@ -171,11 +183,12 @@ class Fold:
         named = list(schemas.values())[-1].names()
         tracked = choice.track_history or [name for name in shape.names() if name not in shape.keys]
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
+        included = F.lit(False) if again else _included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
         if piece.has(topic, landed_rows.MOVED) and partial:
             events = carry_over(events, self._alive(choice.table) if have else None, shape)
         if partial:
-            events = engine.judge_creates(events, named, _included(piece, mark))
+            events = engine.judge_creates(events, named, included)
         failpoint("C18")
         flow = Flow(
             self.target,
@@ -187,17 +200,27 @@ class Fold:
             engine.in_log_order(),
             lambda rejected: self._reject(spark, piece, rejected),
             # What is newer than all that the table has cannot be late, whatever the log promises.
-            ordered=self._log.ordered or piece.newer_than(topic, mark.high),
+            ordered=(self._log.ordered and not again) or piece.newer_than(topic, mark.high),
             partial=partial,
             required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
-            included=_included(piece, mark),
+            included=included,
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
             tracking=Tracking(tuple(tracked), StringType()) if self._rules.mode == "scd2" else None,
+            replay=again is not None,
         )
-        outcome = flow.apply(events, lambda high, floor: mark_upto(mark, piece.upto, high, floor))
+
+        def marked(high: str, floor: str) -> Mark:
+            if again is None:
+                return mark_upto(mark, piece.upto, high, floor)
+            new = mark_upto(mark, again.at, high, floor)
+            new = replace(new, replays=max(new.replays, int(new.offset)) + 1)
+            again.told(new)
+            return new
+
+        outcome = flow.apply(events, marked)
         if outcome.mark is not None:
             self._marks[choice.table] = outcome.mark
         if have is not None and (fitted.add or fitted.widen):
@@ -220,7 +243,8 @@ class Fold:
             return Mark(self._log.name, -1)
         if mark.log == self._log.name:
             self._marks[table] = mark
-            if self._rules.mode == "append" and partitioned and not offsets.by_partition(mark.offset):
+            whole = mark.offset == -1 or offsets.by_partition(mark.offset)
+            if self._rules.mode == "append" and partitioned and not whole:
                 raise Halt(
                     "mark-lost",
                     f'the mark of table "{table}" in target "{self.target.name}" no longer says what it includes',
@@ -344,7 +368,7 @@ def _flag(name: str, table: Table) -> Column:
 
 def mark_upto(before: Mark, upto: int, high: str, floor: str) -> Mark:
     """Return the mark of a table that includes what it did `before` and the log up to `upto`."""
-    return Mark(before.log, offsets.together(before.offset, upto), high, floor)
+    return replace(before, offset=offsets.together(before.offset, upto), high=high, floor=floor)
 
 
 def _included(piece: Slice, mark: Mark) -> Expression:

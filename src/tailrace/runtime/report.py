@@ -314,7 +314,7 @@ def new_run_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-_INCOMPATIBLE = ("key-changed", "schema-refused", "type-changed")
+_INCOMPATIBLE = ("key-changed", "schema-incompatible", "schema-refused", "type-changed")
 """Halts because of what became of a table in the source."""
 
 

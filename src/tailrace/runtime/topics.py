@@ -1,16 +1,17 @@
-"""A pipeline whose source is a log already: topics of Kafka. What it has in place of a source and a pump.
+"""An inlet that is a log already: topics of Kafka.
 
 Options, PlatformConfig ──▶ topics, tables ──▶ format, log, dead letters
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -21,8 +22,11 @@ from tailrace.control import state
 from tailrace.control.checkpoints import Life
 from tailrace.control.dead_letters import DeadLetters
 from tailrace.control.lag import TargetLag
+from tailrace.control.rejects import Kept
+from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import NotReady, Retryable
 from tailrace.core.offsets import least
+from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.envelopes.debezium_json import DebeziumJson
@@ -30,8 +34,11 @@ from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Format
 from tailrace.log._broker import Broker
 from tailrace.log._registry import Registry
+from tailrace.log._routing import Routing
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog
+from tailrace.log.slice import Slice
+from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.kafka import Options, refuse_twins, tables_of
 
 
@@ -49,7 +56,10 @@ class _File:
 
 
 class Topics:
-    """The topics of one pipeline; nothing is connected before something is asked."""
+    """The topics of one pipeline; see `runtime.inlet.Inlet` for what each method promises."""
+
+    prefix = ""
+    growing = True
 
     def __init__(
         self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
@@ -86,30 +96,46 @@ class Topics:
             )
         return chosen
 
+    def check(self) -> Tables:
+        """Return the tables that are named; their messages tell the keys."""
+        return dict.fromkeys(self.tables())
+
+    def plan(self) -> list[str]:
+        """Return nothing: topics are not created by reading."""
+        return []
+
     def tables(self) -> tuple[str, ...]:
-        """Return the tables that are named: by the pipeline, or by their topics. There may be others, see `open`."""
+        """Return the tables that are named: by the pipeline, or by their topics. There may be others, see `loose`."""
+        routed = self._options.routed(self.names)
+        refuse_twins(self.names, routed)
+        rest = [name for name in self.names if name not in routed]
         if self._pipeline.cdc.envelope == "custom":
-            return self.names
-        refuse_twins(self.names)
+            return tuple(sorted({*routed.values(), *rest}))
         told = {*self._options.tables, *(table for sink in self._pipeline.enabled_sinks for table in sink.tables)}
-        return tuple(sorted({*told, *(() if self._options.tables else tables_of(self.names))}))
+        called = () if self._options.tables else tables_of(rest)
+        return tuple(sorted({*told, *routed.values(), *called}))
 
     @property
-    def open(self) -> tuple[str, ...]:
+    def loose(self) -> tuple[str, ...]:
         """The topics whose names do not tell a table: whatever their messages name is taken."""
         if self._pipeline.cdc.envelope == "custom" or self._options.tables:
             return ()
-        return tuple(name for name in self.names if not tables_of([name]))
+        routed = self._options.routed(self.names)
+        return tuple(name for name in self.names if name not in routed and not tables_of([name]))
 
-    def log(self, life: Life, target: str = "", warn: Callable[[str], None] = lambda _: None) -> KafkaLog:
+    def open(self, life: Life) -> Opened:
         """Return the log of `life`; every target reads the same."""
+        return Opened(self.log(life))
+
+    def log(self, life: Life) -> KafkaLog:
+        """Return the log of `life`."""
         if life.log not in self._logs:
             self._logs[life.log] = self._open_log(life)
         return self._logs[life.log]
 
-    def begin(self, life: Life, target: Target, progress: int) -> None:
+    def begin(self, life: Life, target: Target, at: Callable[[], int]) -> None:
         """Halt if a target without progress has marks beyond which the log begins: what lies between is gone."""
-        for table in life.tables if progress < 0 else ():
+        for table in life.tables if at() < 0 else ():
             mark = target.mark(table)
             if mark is not None and mark.log == life.log:
                 self.log(life).require(mark.offset)
@@ -123,6 +149,7 @@ class Topics:
         return self.log(life or Life(1, "none")).head()
 
     def _open_log(self, life: Life) -> KafkaLog:
+        options = self._options
         return KafkaLog(
             life.log,
             life.epoch,
@@ -133,7 +160,9 @@ class Topics:
             _File(self._folder / "topics" / f"{life.log}.json"),
             self._spark,
             self._platform.limits.max_event_bytes,
-            self.open,
+            self.loose,
+            Routing(options.routed(self.names), options.operations, options.other_tables == "filter"),
+            strict=self._platform.stop_on_incompatible_schema,
         )
 
     def dead_letters(self) -> DeadLetters:
@@ -172,7 +201,37 @@ class Topics:
         finally:
             piece.release()
 
-    def lag(self, found: TargetLag) -> list[dict[str, object]]:
+    def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
+        """Return nothing: what fills the topics is not asked."""
+        return {}
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        """Return a slice of dead letters as they were sent: the messages that they were may be gone by now."""
+        rows = [
+            {
+                "topic": letter.event.topic,
+                "partition": letter.event.partition,
+                "offset": letter.event.offset,
+                "key": letter.event.key,
+                "value": letter.event.value,
+                "headers": [{"key": name, "value": value} for name, value in letter.event.headers],
+            }
+            for letter in letters
+        ]
+        return self.log(life).again(pa.Table.from_pylist(rows, schema=landed_rows.ARROW))
+
+    def expire(self, life: Life, upto: int) -> None:
+        """Do nothing: Kafka keeps its topics as it was told."""
+
+    def deploy(self) -> list[str]:
+        """Return nothing: somebody else fills the topics."""
+        return []
+
+    def undeploy(self) -> list[str]:
+        """Return nothing: nothing was created."""
+        return []
+
+    def behind(self, found: TargetLag) -> list[dict[str, object]]:
         """Return how far a target is behind, by partition."""
         rows: list[dict[str, object]] = []
         for name, lag, have, last in found.partitions():

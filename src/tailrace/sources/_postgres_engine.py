@@ -55,8 +55,40 @@ def engine_config(
     return {
         **_EXACT,
         **_CAREFUL,
+        **_database(options, tables),
         "name": "tailrace",
         "topic.prefix": "tailrace",
+        "snapshot.mode": "initial" if fresh else "no_data",
+        "snapshot.fetch.size": "10000",
+        "max.batch.size": str(batch_rows),
+        "max.queue.size": str(4 * batch_rows),
+        "max.queue.size.in.bytes": str(128 << 20),
+        # A batch is a page is a file: wait a little for company, unless the batch is full already.
+        "poll.interval.ms": "300",
+        "heartbeat.interval.ms": str(int(heartbeat_seconds * 1000)),
+        "heartbeat.action.query": MESSAGE,
+    }
+
+
+def connector_config(
+    options: Options, tables: Iterable[str], heartbeat_seconds: float, *, avro: bool
+) -> dict[str, str]:
+    """Return the settings of a connector in Kafka Connect: the schema in each message says what its values are."""
+    return {
+        **_database(options, tables),
+        "publication.autocreate.mode": "disabled",
+        "slot.drop.on.stop": "false",
+        "snapshot.mode": "initial" if options.snapshot_mode == "initial" else "no_data",
+        "skipped.operations": "none",
+        "tombstones.on.delete": "false",
+        "heartbeat.interval.ms": str(int(heartbeat_seconds * 1000)),
+        "heartbeat.action.query": MESSAGE,
+        **({"schema.name.adjustment.mode": "avro"} if avro else {}),
+    }
+
+
+def _database(options: Options, tables: Iterable[str]) -> dict[str, str]:
+    return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "database.hostname": options.host,
         "database.port": str(options.port),
@@ -67,15 +99,6 @@ def engine_config(
         "slot.name": options.slot_name,
         "publication.name": options.publication_name,
         "table.include.list": ",".join(re.sub(r"([^A-Za-z0-9_])", r"\\\1", table) for table in tables),
-        "snapshot.mode": "initial" if fresh else "no_data",
-        "snapshot.fetch.size": "10000",
-        "max.batch.size": str(batch_rows),
-        "max.queue.size": str(4 * batch_rows),
-        "max.queue.size.in.bytes": str(128 << 20),
-        # A batch is a page is a file: wait a little for company, unless the batch is full already.
-        "poll.interval.ms": "300",
-        "heartbeat.interval.ms": str(int(heartbeat_seconds * 1000)),
-        "heartbeat.action.query": MESSAGE,
     }
 
 

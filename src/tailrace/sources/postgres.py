@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from tailrace.core.page import Page
 from tailrace.sources import _postgres_server as server
 from tailrace.sources._debezium.engine import Batch, Engine
 from tailrace.sources._debezium.stand import Stand, lsn_text, stand_at
-from tailrace.sources._postgres_engine import engine_config, failed, reset_rows
+from tailrace.sources._postgres_engine import connector_config, engine_config, failed, reset_rows
 
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 Qualified = Annotated[str, Field(pattern=r"^[^.]+\..+$")]
@@ -165,14 +165,28 @@ class PostgresSource:
             "slot_retained_bytes": max(0, newest - slot.restart) if slot and slot.restart is not None else None,
         }
 
-    def undeploy(self) -> list[str]:
+    def prepare(self, *, fresh: bool) -> list[str]:
+        """Make the publication for a connector; with `fresh`, halt if there is a slot already. Return what was made."""
+        with server.connection(self._dsn) as database:
+            if fresh:
+                self._refuse_or_drop_slot(database, None)
+            made = server.published(database, self._options.publication_name) is None
+            found = server.chosen_tables(database, self._options.tables, self._options.publication_name)
+            server.publish(database, self._options.publication_name, found)
+            return [f'publication "{self._options.publication_name}"'] if made else []
+
+    def connector_settings(self, tables: Sequence[str], *, avro: bool) -> dict[str, str]:
+        """Return the settings of a connector in Kafka Connect, apart from topics and converters."""
+        return connector_config(self._options, tables, self._heartbeat_seconds, avro=avro)
+
+    def undeploy(self, *, publication: bool = True) -> list[str]:
         """Drop slot and publication; return what was there. Repeating it does nothing."""
         removed = []
         with server.connection(self._dsn) as database:
             self._idle_slot(database)
             if server.drop_slot(database, self._options.slot_name):
                 removed.append(f'replication slot "{self._options.slot_name}"')
-            if server.drop_publication(database, self._options.publication_name):
+            if publication and server.drop_publication(database, self._options.publication_name):
                 removed.append(f'publication "{self._options.publication_name}"')
         return removed
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.apply.target import Mark, mark_from_json
+from tailrace.apply.target import Mark, is_log, mark_from_json
 from tailrace.core.errors import Halt
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.place import Owner
@@ -69,7 +69,7 @@ class Marks:
         return ours[-1] if ours else None
 
     def committed(self, snapshot: Snapshot) -> dict[str, int]:
-        """Return how far the table has committed, by change log, the latest first."""
+        """Return how far the table has committed, by change log, the latest first; replays are apart."""
         logs = ((self._owner.log_of(app_id), offset) for app_id, offset in snapshot.transactions())
         return {log: offset for log, offset in logs if log}
 
@@ -88,7 +88,7 @@ class Marks:
         if last == oldest:
             return None
         # Delta drops old commits from its log (after 30 days), but never our transactions.
-        newest = next(iter(self.committed(snapshot).items()), None)
+        newest = next((entry for entry in self.committed(snapshot).items() if is_log(entry[0])), None)
         return rebuild(*newest) if newest else None
 
     def _unstamp(self, metadata: str) -> Mark | None:

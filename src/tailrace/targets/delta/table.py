@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.ranges import Ranges, inside
-from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.apply.target import NOWHERE, Applied, Batch, Mark, replays_of
 from tailrace.apply.view import shared_view
 from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
@@ -199,7 +199,8 @@ class DeltaTable:
         if self._mode != "append":
             rows = rows.where(F.col(OP) != "d")
         stored = [F.col(quote(name)) for name in before.schema().names if name in rows.columns]
-        txn = {"txnAppId": self._owner.app_id(batch.mark.log), "txnVersion": str(int(batch.mark.offset))}
+        sequence, number = batch.step
+        txn = {"txnAppId": self._owner.app_id(sequence), "txnVersion": str(number)}
         self._place.append(rows.select(*stored), userMetadata=stamp, **txn)
 
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
@@ -207,8 +208,9 @@ class DeltaTable:
         # A MERGE also goes through the rows of the files that it touches; of a large table that may be many.
         suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else FEW + 1)
         conf = self._session.conf
-        conf.set(_TXN_APP, self._owner.app_id(batch.mark.log))
-        conf.set(_TXN_VERSION, str(int(batch.mark.offset)))
+        sequence, number = batch.step
+        conf.set(_TXN_APP, self._owner.app_id(sequence))
+        conf.set(_TXN_VERSION, str(number))
         conf.set(_METADATA, stamp)
         try:
             self._session.sql(statement)
@@ -234,8 +236,9 @@ class DeltaTable:
     def _read_mark(self, log: DeltaLog, snapshot: Snapshot) -> Mark | None:
         def rebuild(change_log: str, offset: int) -> Mark:
             high = self.known().agg(F.max(POSITION)).collect()[0][0] or ""
-            floor = self._tombstones.floor(self._marks.committed(snapshot))
-            return Mark(change_log, offset, max(high, floor), floor)
+            committed = self._marks.committed(snapshot)
+            floor, (replays, _) = self._tombstones.floor(committed), replays_of(change_log, 0)
+            return Mark(change_log, offset, max(high, floor), floor, replays=committed.get(replays, 0))
 
         return self._marks.read(log, snapshot, rebuild)
 

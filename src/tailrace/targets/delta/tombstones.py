@@ -91,9 +91,10 @@ class Tombstones:
 
     def _append(self, batch: Batch) -> None:
         today = F.lit(datetime.datetime.now(datetime.UTC).date())
+        sequence, number = batch.step
         stamp = [
-            F.lit(batch.mark.log).alias(_LOG),
-            F.lit(int(batch.mark.offset)).cast("bigint").alias(_OFFSET),
+            F.lit(sequence).alias(_LOG),
+            F.lit(number).cast("bigint").alias(_OFFSET),
             today.alias(_DAY),
         ]
         if batch.hidden is None:

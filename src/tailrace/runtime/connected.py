@@ -1,0 +1,257 @@
+"""An inlet whose topics a connector of ours fills: `transport_mode: kafka`. Reading is that of any topics.
+
+    note what will be made  ->  topics  ->  publication  ->  connector, until it runs
+
+What a deployment makes is noted before it is made, so that one that was killed can be repeated or undone. If a step
+fails, what the steps before it made is removed again.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from pyspark.sql import SparkSession
+
+from tailrace.config.pipeline import PipelineConfig, SourceConfig
+from tailrace.config.platform import PlatformConfig
+from tailrace.control import state
+from tailrace.core.checkpoint import Checkpoint
+from tailrace.core.errors import Halt, Misconfigured, NotReady, TailraceError
+from tailrace.runtime.inlet import Tables
+from tailrace.runtime.topics import Topics
+from tailrace.sources import kafka
+from tailrace.sources._connect import Connector
+
+
+class Captured(Protocol):
+    """What must be done in a database for a connector, and what can be asked of it."""
+
+    def check(self) -> None:
+        """Halt with what is missing in the environment; leave nothing behind."""
+        ...
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """Return the tables to capture, each with its primary key."""
+        ...
+
+    def lag(self, checkpoint: Checkpoint | None) -> dict[str, object]:
+        """Return what the database says of the capture."""
+        ...
+
+    def prepare(self, *, fresh: bool) -> list[str]:
+        """Make what the connector needs, and return what was made; `fresh` halts if it was captured before."""
+        ...
+
+    def undeploy(self, *, publication: bool = True) -> list[str]:
+        """Remove what capture made, the publication too if that is to go; return what was removed."""
+        ...
+
+    def connector_settings(self, tables: Sequence[str], *, avro: bool) -> dict[str, str]:
+        """Return the settings of the connector, apart from topics and converters."""
+        ...
+
+
+class Connected(Topics):
+    """The topics of some tables of a database, and the connector that fills them."""
+
+    def __init__(
+        self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
+    ) -> None:
+        self._prefix = pipeline.topic_prefix
+        self._noted_at = folder / "deployment.json"
+        self._connector_config = platform.connector
+        module = importlib.import_module(f"tailrace.sources.{pipeline.source.source_type}")
+        database = module.open_source(
+            pipeline.source.options, pipeline_id=pipeline.pipeline_id, topic_prefix=pipeline.topic_prefix, epoch=1
+        )
+        if not hasattr(database, "connector_settings"):
+            raise Misconfigured(
+                "not-available",
+                f'transport_mode kafka does not capture source_type "{pipeline.source.source_type}" in this release',
+                "Leave transport_mode out: the capture then runs in this process.",
+            )
+        self._database: Captured = database
+        password = getattr(pipeline.source.options, "password", None)
+        secret = password.get_secret_value() if password else ""
+        self._connector = Connector(platform.connector, f"{pipeline.topic_prefix}-{pipeline.pipeline_id}", secret)
+        super().__init__(self._as_topics(pipeline), platform, folder, spark)
+
+    def _as_topics(self, pipeline: PipelineConfig) -> PipelineConfig:
+        """Return the pipeline as one that reads the topics."""
+        tables = pipeline.tables or tuple(self._noted("tables"))
+        named: dict[str, object] = (
+            {"topics": tuple(map(self._topic, tables)), "tables": tables}
+            if tables
+            else {"topic_pattern": re.escape(self._prefix) + r"\..+"}
+        )
+        options = kafka.Options.model_validate({**named, "value_format": self._connector_config.value_format})
+        return pipeline.model_copy(update={"source": SourceConfig(source_type="kafka", options=options)})
+
+    # -- what a run asks for
+
+    def check(self) -> Tables:
+        """Return the tables, once the connector was deployed."""
+        if not self._noted("tables"):
+            raise NotReady(
+                "not-deployed",
+                f'the connector "{self._connector.name}" is not deployed',
+                "Run cdc deploy <file> first.",
+            )
+        return super().check()
+
+    def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
+        """Return the states of the connector and its tasks, and what the database says of its slot."""
+        told = self._database.lag(None)
+        return {**self._connector.status(), **{name: told[name] for name in told if name.startswith("slot")}}
+
+    # -- what an operator asks for
+
+    def plan(self) -> list[str]:
+        """Return what `cdc deploy` would make."""
+        return [] if self._noted("tables") else [f'deploy connector "{self._connector.name}"']
+
+    def deploy(self) -> list[str]:
+        """Make topics, publication and connector, or bring them up to date; all of it or nothing."""
+        self._database.check()
+        tables = sorted(self._database.tables())
+        fresh = not self._noted("tables")
+        self._refuse_others(tables, fresh=fresh)
+        topics = self._named(tables)
+        missing = sorted(set(topics) - set(self._broker.topics(topics)))
+        self._refuse_filled(sorted(set(topics) - set(missing) - set(self._noted("topics"))))
+        with ExitStack() as undo:
+            if fresh:
+                undo.callback(self._noted_at.unlink, missing_ok=True)
+            state.save(self._noted_at, {"tables": tables, "topics": sorted({*self._noted("topics"), *missing})})
+            undo.callback(_quietly, functools.partial(self._broker.delete, missing))
+            layout = self._platform.kafka.topic_num_partitions, self._platform.kafka.topic_replication_factor
+            self._broker.create(missing, *layout)
+            made = self._database.prepare(fresh=fresh)
+            if fresh:
+                undo.callback(_quietly, functools.partial(self._database.undeploy, publication=bool(made)))
+            told = self._register(tables, undo)
+            undo.pop_all()
+        return [*(f'topic "{topic}"' for topic in missing), *made, *told]
+
+    def undeploy(self) -> list[str]:
+        """Remove connector, slot, publication and topics; repeating it removes what is left."""
+        removed = [f'connector "{self._connector.name}"'] if self._connector.remove() else []
+        removed += self._database.undeploy()
+        there = sorted(self._broker.topics(noted)) if (noted := self._noted("topics")) else []
+        self._broker.delete(there)
+        self._noted_at.unlink(missing_ok=True)
+        return [*removed, *(f'topic "{topic}"' for topic in there)]
+
+    def connector(self) -> Connector:
+        """Return the connector."""
+        return self._connector
+
+    # -- parts
+
+    def _register(self, tables: Sequence[str], undo: ExitStack) -> list[str]:
+        wanted, have = self._settings(tables), self._connector.settings()
+        if have == {**wanted, "name": self._connector.name}:
+            # Putting it again would start its task anew.
+            self._connector.await_running()
+            return []
+        if have is None:
+            undo.callback(_quietly, self._connector.remove)
+        else:
+            undo.callback(_quietly, functools.partial(self._connector.put, have))
+        self._connector.put(wanted)
+        return [f'connector "{self._connector.name}"']
+
+    def _settings(self, tables: Sequence[str]) -> dict[str, str]:
+        avro = self._connector_config.value_format == "avro"
+        made = {
+            "topic.creation.default.partitions": str(self._platform.kafka.topic_num_partitions),
+            "topic.creation.default.replication.factor": str(self._platform.kafka.topic_replication_factor),
+        }
+        converters = _avro(self._platform.kafka.schema_registry_url) if avro else _JSON
+        settings = {
+            **self._database.connector_settings(tables, avro=avro),
+            "topic.prefix": self._prefix,
+            **made,
+            **{f"{part}.converter{name}": value for part in ("key", "value") for name, value in converters.items()},
+        }
+        return {**settings, **self._connector_config.settings}
+
+    def _refuse_others(self, tables: Sequence[str], *, fresh: bool) -> None:
+        if fresh and self._connector.settings() is not None:
+            raise Halt(
+                "connector-exists",
+                f'there is a connector "{self._connector.name}" that this pipeline did not deploy',
+                "Remove it, restore control.root of the pipeline that did, or change topic_prefix.",
+            )
+        if not fresh and tables != self._noted("tables"):
+            added, gone = (
+                sorted(set(tables) - set(self._noted("tables"))),
+                sorted(set(self._noted("tables")) - set(tables)),
+            )
+            raise Halt(
+                "tables-changed",
+                f"the tables of this pipeline changed since it was deployed: added {added}, removed {gone}",
+                "Rows that an added table has already would be missing. Run cdc undeploy and then cdc deploy.",
+            )
+
+    def _refuse_filled(self, strangers: Sequence[str]) -> None:
+        """Halt if a topic that we did not make has messages: they are of another capture."""
+        found = self._broker.topics(strangers) if strangers else {}
+        partitions = [(name, number) for name, topic in found.items() for number in range(topic.partitions)]
+        filled = sorted(name for (name, _), end in self._broker.ends(partitions).items() if end)
+        if filled:
+            raise Halt(
+                "topic-exists",
+                f'topic "{filled[0]}" has messages, and this pipeline did not make it',
+                "They are of another capture, and must not be mixed with this one. Remove it, or change topic_prefix.",
+            )
+
+    def _named(self, tables: Sequence[str]) -> list[str]:
+        named = {table: self._topic(table) for table in tables}
+        if len(set(named.values())) < len(named):
+            raise Misconfigured(
+                "name-collision", "two tables have the same topic", "Use a pipeline with another topic_prefix for one."
+            )
+        return sorted(named.values())
+
+    def _topic(self, table: str) -> str:
+        # As the connector does it: what the name of a topic must not have becomes an underscore.
+        return re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._prefix}.{table}")
+
+    def _noted(self, what: str) -> list[str]:
+        found = (state.load(self._noted_at) or {}).get(what, [])
+        return [str(name) for name in found] if isinstance(found, list) else []
+
+
+_JSON = {
+    "": "org.apache.kafka.connect.json.JsonConverter",
+    ".schemas.enable": "true",
+    ".replace.null.with.default": "false",
+}
+
+
+def _avro(address: str) -> dict[str, str]:
+    """Return the converter's settings; user and password in the address are told apart, as it wants them."""
+    parts = urlsplit(address)
+    host = parts.netloc.rpartition("@")[2]
+    plain = urlunsplit((parts.scheme, host, parts.path, "", ""))
+    settings = {"": "io.confluent.connect.avro.AvroConverter", ".schema.registry.url": plain}
+    if parts.username:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        settings |= {".basic.auth.credentials.source": "USER_INFO", ".basic.auth.user.info": login}
+    return settings
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    """Undo a step; the error that led here is the one to tell, and a repeat of the command finds what is left."""
+    try:
+        work()
+    except TailraceError:
+        return

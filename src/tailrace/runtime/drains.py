@@ -1,0 +1,166 @@
+"""From a sink of the configuration to a drain: the target opened, the names of its tables, the fold.
+
+The tables of a life are the same for every target. A table that is added must not change the name of another
+one in any of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from pyspark.sql import SparkSession
+
+from tailrace.apply.target import Target
+from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
+from tailrace.config.platform import PlatformConfig
+from tailrace.control.checkpoints import Checkpoints, Life
+from tailrace.control.progress import Progress
+from tailrace.control.rejects import Aside
+from tailrace.core.errors import Halt, Misconfigured
+from tailrace.core.table import target_names
+from tailrace.runtime.drain import Drain, Pace
+from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.inlet import ReadLog, Tables
+from tailrace.runtime.report import Reporter
+
+
+class Drains:
+    """What the drains of one pipeline are made of."""
+
+    def __init__(
+        self,
+        pipeline: PipelineConfig,
+        platform: PlatformConfig,
+        checkpoints: Checkpoints,
+        progress: Progress,
+        rejects: Aside,
+        spark: Callable[[], SparkSession],
+    ) -> None:
+        self._pipeline = pipeline
+        self._platform = platform
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._rejects = rejects
+        self._spark = spark
+        self._extending = threading.Lock()
+
+    def chosen(self, targets: Sequence[str] | None) -> list[SinkConfig]:
+        """Return the enabled sinks, or those of them that `targets` names."""
+        sinks = {sink.sink_id: sink for sink in self._pipeline.enabled_sinks}
+        for name in targets or ():
+            if name not in sinks:
+                raise Misconfigured(
+                    "unknown-target", f'there is no target "{name}"', f"Enabled targets are: {', '.join(sinks)}."
+                )
+        return [sink for name, sink in sinks.items() if not targets or name in targets]
+
+    def refuse_keyless(self, keys: Tables) -> None:
+        """Halt if a target could not tell the rows of a table apart."""
+        for sink in self._pipeline.enabled_sinks:
+            for table, key in keys.items():
+                settings = sink.tables.get(table)
+                told = key is None or key or (settings and settings.primary_key)
+                if sink.mode is not Mode.APPEND and not told:
+                    raise Misconfigured(
+                        "no-key",
+                        f'table "{table}" has no primary key, so target "{sink.sink_id}" cannot tell its rows apart',
+                        "Give it a primary key, name one with primary_key under tables, or use mode: append.",
+                    )
+
+    def begin(self, tables: tuple[str, ...], *, growing: bool) -> Life:
+        """Return the present life, or begin one; halt if its tables are others and it does not grow."""
+        if growing:
+            return self._extend(tables)
+        life = self._checkpoints.begin(tables)
+        if life.tables != tables:
+            new, gone = sorted(set(tables) - set(life.tables)), sorted(set(life.tables) - set(tables))
+            raise Halt(
+                "tables-changed",
+                f"the tables of this pipeline changed since its snapshot: added {new}, removed {gone}",
+                "Rows of an added table from before now would be missing. Run cdc undeploy and then cdc run, "
+                "which takes a new snapshot of all tables.",
+            )
+        return life
+
+    def _extend(self, tables: tuple[str, ...]) -> Life:
+        """Return the life with `tables` added; halt if a table would get another name in a target by that."""
+        with self._extending:
+            before = self._checkpoints.known()
+            every = tuple(sorted({*before, *tables}))
+            for sink in self._pipeline.enabled_sinks:
+                old, new = _names(sink, before), _names(sink, every)
+                moved = [table for table in before if new[table] != old[table]]
+                if moved:
+                    raise Misconfigured(
+                        "name-collision",
+                        f'a new table has the name "{old[moved[0]]}" too, which table "{moved[0]}" has in target '
+                        f'"{sink.sink_id}"',
+                        "Give one of them a name of its own under tables.",
+                    )
+            return self._checkpoints.extend(every)
+
+    def open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
+        """Return the target of `sink` for `tables`; nothing is connected yet."""
+        module = importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+        return cast(
+            Target,
+            module.open_target(
+                sink.sink_id,
+                sink.options,
+                spark=self._spark,
+                pipeline_id=self._pipeline.pipeline_id,
+                tables=_names(sink, tables),
+                mode=sink.mode.value,
+            ),
+        )
+
+    def drain(
+        self,
+        sink: SinkConfig,
+        life: Life,
+        log: ReadLog,
+        report: Reporter,
+        passed: Callable[[], None] = lambda: None,
+        *,
+        prefix: str = "",
+        growing: bool = False,
+        rejects: Aside | None = None,
+    ) -> Drain:
+        """Return the drain that keeps the target of `sink` current from `log`; `rejects`, if not in the usual place."""
+        rules = Rules(sink.mode.value, sink.schema_evolution, self._platform.limits.max_event_bytes, sink.flag)
+        choices = {f"{prefix}{table}": _choice(sink, table) for table in life.tables}
+        fold = Fold(self._spark, log, self.open_target(sink, life.tables), rules, rejects or self._rejects, report)
+
+        def grow(topic: str) -> None:
+            table = topic.removeprefix(prefix)
+            fold.target = self.open_target(sink, self._extend((table,)).tables)
+            choices[topic] = _choice(sink, table)
+
+        return Drain(
+            sink.sink_id,
+            log,
+            fold,
+            choices,
+            self._progress,
+            Pace(self._platform.slice.max_rows, self._platform.slice.interval_seconds),
+            report,
+            passed,
+            grow if growing else None,
+        )
+
+
+def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
+    chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
+    return target_names(tables, chosen)
+
+
+def _choice(sink: SinkConfig, table: str) -> Choice:
+    settings = sink.tables.get(table)
+    if settings is None:
+        return Choice(table)
+    return Choice(
+        table, tuple(settings.primary_key or ()), tuple(settings.columns or ()), tuple(settings.track_history or ())
+    )

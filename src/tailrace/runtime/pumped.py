@@ -1,0 +1,146 @@
+"""An inlet that is pumped: a source, and the landed log that its pages are copied to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast, runtime_checkable
+
+from pyspark.sql import SparkSession
+
+from tailrace.apply.target import Target
+from tailrace.config.pipeline import PipelineConfig
+from tailrace.config.platform import PlatformConfig
+from tailrace.control.checkpoints import Life
+from tailrace.control.lag import TargetLag
+from tailrace.control.rejects import Kept, Rejects
+from tailrace.core.checkpoint import Checkpoint
+from tailrace.core.errors import Misconfigured
+from tailrace.log import shape as shapes
+from tailrace.log.landed import LandedLog
+from tailrace.log.slice import Slice
+from tailrace.runtime.inlet import Opened, Tables
+from tailrace.runtime.pump import Source
+
+
+class Database(Source, Protocol):
+    """A source that can also be asked about itself."""
+
+    def check(self) -> None:
+        """Halt with what is missing in the environment; leave nothing behind."""
+        ...
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """Return the tables to capture, each with its primary key."""
+        ...
+
+    def lag(self, checkpoint: Checkpoint | None) -> dict[str, object]:
+        """Return how far `checkpoint` is behind the source."""
+        ...
+
+    def plan(self) -> list[str]:
+        """Return what a run would create in the source."""
+        ...
+
+    def undeploy(self) -> list[str]:
+        """Remove what a run created in the source; return what was removed."""
+        ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A source whose tables come as they please; a new one needs no new snapshot."""
+
+    def know(self, tables: Sequence[str]) -> None:
+        """Let these tables start anew with the next snapshot too, even if they are gone."""
+        ...
+
+
+class Pumped:
+    """A source and its landed log; see `runtime.inlet.Inlet` for what each method promises."""
+
+    def __init__(self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path) -> None:
+        self._pipeline = pipeline
+        self._platform = platform
+        self._folder = folder
+        self.prefix = f"{pipeline.topic_prefix}."
+
+    @property
+    def growing(self) -> bool:
+        return isinstance(self.open_source(epoch=1), Growing)
+
+    def check(self) -> Tables:
+        source = self.open_source(epoch=1)
+        source.check()
+        return source.tables()
+
+    def plan(self) -> list[str]:
+        return self.open_source(epoch=1).plan()
+
+    def open(self, life: Life) -> Opened:
+        source, log = self.open_source(epoch=life.epoch), self._log(life)
+        if isinstance(source, Growing):
+            source.know(life.tables)
+        return Opened(log, (source, log))
+
+    def begin(self, life: Life, target: Target, at: Callable[[], int]) -> None:
+        """Do nothing: the log is ours, and has all that it ever had."""
+
+    def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
+        """Do nothing: who has passed what is in the progress."""
+
+    def head(self, life: Life | None) -> int:
+        return self._log(life).head() if life else -1
+
+    def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
+        return self.open_source(epoch=1).lag(checkpoint)
+
+    def behind(self, found: TargetLag) -> list[dict[str, object]]:
+        return [{"part": found.target, "lag_events": found.events, "upto": found.upto, "head": found.head}]
+
+    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
+        raise Misconfigured(
+            "not-available",
+            f'cdc consume does not read source_type "{self._pipeline.source.source_type}" in this release',
+            "It reads topics: source_type kafka.",
+        )
+
+    def dead_letters(self) -> Rejects:
+        enabled, limit = self._platform.dlq.enabled, self._platform.limits.max_rejects
+        return Rejects(self._folder / "rejects", enabled=enabled, limit=limit)
+
+    def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
+        return self._log(life).again([letter.event.offset for letter in letters], spark)
+
+    def expire(self, life: Life, upto: int) -> None:
+        if (days := self._platform.log.retention_days) is not None:
+            self._log(life).expire(upto, timedelta(days=days))
+
+    def deploy(self) -> list[str]:
+        """Return nothing: a run creates what it needs."""
+        return []
+
+    def undeploy(self) -> list[str]:
+        return self.open_source(epoch=1).undeploy()
+
+    def open_source(self, epoch: int) -> Database:
+        """Return the source, for a life of this `epoch`; nothing is connected yet."""
+        return cast(
+            Database,
+            self._module().open_source(
+                self._pipeline.source.options,
+                pipeline_id=self._pipeline.pipeline_id,
+                topic_prefix=self._pipeline.topic_prefix,
+                epoch=epoch,
+            ),
+        )
+
+    def _log(self, life: Life) -> LandedLog:
+        shape = shapes.of(getattr(self._module(), "ENVELOPE", "debezium"), self._pipeline.topic_prefix)
+        return LandedLog(self._platform.log_root(self._pipeline.pipeline_id), life.log, life.epoch, shape)
+
+    def _module(self) -> ModuleType:
+        return importlib.import_module(f"tailrace.sources.{self._pipeline.source.source_type}")
