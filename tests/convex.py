@@ -45,7 +45,7 @@ def rows_of(pages: Iterable[Page[pa.Table]]) -> list[dict[str, Any]]:
 def change_of(row: Mapping[str, Any], epoch: int = 1) -> Change:
     """Return a row of the log as the change that it is."""
     op = Op(row["op"])
-    phase = {Op.TRUNCATE: Phase.RESET, Op.READ: Phase.SNAPSHOT}.get(op, Phase.CHANGE)
+    phase = Phase.SNAPSHOT if op is Op.READ else Phase.CHANGE if row["timestamp"] else Phase.RESET
     document = None if row["document"] is None else convex.decode(json.loads(row["document"]))
     assert document is None or isinstance(document, dict)
     return Change(

@@ -101,7 +101,8 @@ def _variants(mixed: Sequence[Column]) -> str:
 
 def _position(epoch: int) -> Expression:
     phase = (
-        F.when(F.col("op") == Op.TRUNCATE.value, Phase.RESET.value)
+        # A table starts anew with a life, at 0, or when it was read anew in the middle of one.
+        F.when((F.col("op") == Op.TRUNCATE.value) & (F.col("timestamp") == 0), Phase.RESET.value)
         .when(F.col("op") == Op.READ.value, Phase.SNAPSHOT.value)
         .otherwise(Phase.CHANGE.value)
     )

@@ -84,6 +84,26 @@ class Growing(Protocol):
         ...
 
 
+@runtime_checkable
+class Renewing(Protocol):
+    """A source that can read some of its tables anew while the others go on."""
+
+    def renew(self, tables: Sequence[str]) -> None:
+        """Read these tables anew before going on, also if they are gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """What a run reads anew before it goes on: every table in a new life, or only some tables of this one."""
+
+    every: bool = False
+    tables: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.every or bool(self.tables)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanLine:
     """One thing that a run would create or change."""
@@ -156,25 +176,33 @@ class Pipeline:
         targets: Sequence[str] | None = None,
         max_slices: int | None = None,
         report: Reporter,
+        resync: Resync = Resync(),  # noqa: B008
         serving: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> RunReport:
         """Run until the head that the source has now (`once`), or until `stop`.
 
+        What `resync` names is read anew, once the source was seen to answer; what it would replace stays until then.
         `serving` is entered before anything is asked of the outside, by the one process that runs the pipeline.
         """
         sinks = self._chosen(targets)
         with only_one(self._folder), serving():
             if self._topics:
+                if resync:
+                    raise _no_resync(self._config.source.source_type)
                 return self._run_topics(self._topics, sinks, report, once=once, max_slices=max_slices)
             source = self._open_source(epoch=1)
             attempt(source.check, self._platform.retry, self._stop, report)
             keys = attempt(source.tables, self._platform.retry, self._stop, report)
             self._refuse_keyless(keys)
+            if resync.every:
+                self._end(source, report)
             growing = isinstance(source, Growing)
             life = self._extend(tuple(keys), sinks) if growing else self._begin(tuple(sorted(keys)))
             self._source = self._open_source(epoch=life.epoch)
             if isinstance(self._source, Growing):
                 self._source.know(life.tables)
+            if resync.tables:
+                self._renew(self._source, resync.tables, life)
             log = self._open_log(life)
             drains = [
                 (self._drain(sink, life, log, report, growing=growing), sink.retry.over(self._platform.retry))
@@ -343,13 +371,46 @@ class Pipeline:
     def undeploy(self) -> list[str]:
         """Remove what runs created in the source, and forget the position; targets keep their rows."""
         with only_one(self._folder):
-            removed = [] if self._topics else self._open_source(epoch=1).undeploy()
-            life = self._checkpoints.life()
-            self._checkpoints.end()
-            if life is not None:
-                shutil.rmtree(self._platform.log_root(self._config.pipeline_id) / life.log, ignore_errors=True)
-                removed.append(f"change log {life.log}")
-            return removed
+            return self._end(None if self._topics else self._open_source(epoch=1))
+
+    def _end(self, source: Database | None, report: Reporter | None = None) -> list[str]:
+        """End the present life, so that the next one begins with a new snapshot; return what was removed.
+
+        A kill in between leaves a life whose source is gone, which halts, or no life; ending it again is right in both.
+        """
+        removed = source.undeploy() if source else []
+        life = self._checkpoints.life()
+        if life is not None and report:
+            self._warn_of_unread(life, report)
+        self._checkpoints.end()
+        if life is not None:
+            shutil.rmtree(self._platform.log_root(self._config.pipeline_id) / life.log, ignore_errors=True)
+            removed.append(f"change log {life.log}")
+        return removed
+
+    def _warn_of_unread(self, life: Life, report: Reporter) -> None:
+        """Say which targets that keep more than current rows have not read the log that goes: they lose that."""
+        head = self._head(life)
+        for sink in self._config.enabled_sinks:
+            unread = head - self._progress.load(sink.sink_id, life.log)
+            if sink.mode is not Mode.SCD1 and unread > 0:
+                report.warning(f'target "{sink.sink_id}" had not read {unread} events of the change log that was ended')
+
+    def _renew(self, source: Database, tables: Sequence[str], life: Life) -> None:
+        if not isinstance(source, Renewing):
+            raise Misconfigured(
+                "not-available",
+                f'tables of source_type "{self._config.source.source_type}" cannot be read anew one by one',
+                "Run cdc run <file> --resync, which takes a new snapshot of every table.",
+            )
+        for table in tables:
+            if table not in life.tables:
+                raise Misconfigured(
+                    "unknown-table",
+                    f'the pipeline never read a table "{table}"',
+                    f"Tables are: {', '.join(life.tables)}.",
+                )
+        source.renew(tables)
 
     # -- parts
 
@@ -365,7 +426,7 @@ class Pipeline:
             raise Halt(
                 "tables-changed",
                 f"the tables of this pipeline changed since its snapshot: added {new}, removed {gone}",
-                "Rows of an added table from before now would be missing. Run cdc undeploy and then cdc run, "
+                "Rows of an added table from before now would be missing. Run cdc run <file> --resync, "
                 "which takes a new snapshot of all tables.",
             )
         return life
@@ -517,6 +578,14 @@ class Pipeline:
 
 
 _starting = threading.Lock()
+
+
+def _no_resync(source_type: str) -> Misconfigured:
+    return Misconfigured(
+        "not-available",
+        f'a run cannot take a new snapshot of source_type "{source_type}": somebody else fills it',
+        "Run cdc undeploy <file> and then cdc run <file>, which reads it from its beginning.",
+    )
 
 
 def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
