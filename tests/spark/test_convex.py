@@ -18,13 +18,12 @@ from tailrace.core import convex
 from tailrace.core.change import Op
 from tailrace.core.checkpoint import Tailing
 from tailrace.core.convex import Kind
-from tailrace.core.errors import ResyncRequired
 from tailrace.core.page import Page
 from tailrace.core.table import Column, Table
 from tailrace.envelopes import convex as envelope
 from tailrace.log import shape
 from tailrace.log.landed import LandedLog
-from tailrace.runtime.build import Pipeline, Resync, open_pipeline
+from tailrace.runtime.build import Pipeline, open_pipeline
 from tailrace.runtime.report import Silent
 from tailrace.runtime.run import RunReport
 from tailrace.sources._convex_rows import Row as Document
@@ -210,9 +209,9 @@ class Kept:
         pipeline.__dict__["_session"] = self._spark
         return pipeline
 
-    def run(self, resync: Resync = Resync()) -> RunReport:  # noqa: B008
+    def run(self) -> RunReport:
         with self.open() as pipeline:
-            report = pipeline.run(once=True, report=Silent(), resync=resync)
+            report = pipeline.run(once=True, report=Silent())
         if error := report.first_error():
             raise error
         for target in report.targets:
@@ -302,27 +301,6 @@ class _Before:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
-
-
-def test_a_resync_leaves_nothing_of_what_is_gone(server: Emulator, kept: Kept) -> None:
-    server.deployment.insert("users", {"name": "ann"})
-    server.deployment.insert("users", {"name": "bo"})
-    server.deployment.insert("doomed", {"n": 1})
-    kept.run()
-    server.deployment.drop_table("doomed")
-    server.deployment.import_table("users", [{"name": "cy"}])
-    with pytest.raises(ResyncRequired) as found:
-        kept.run()
-    assert '"doomed" is gone' in str(found.value)
-    server.deployment.insert("other", {"n": 2})
-    kept.run(Resync(tables=("users", "doomed")))
-    assert kept.rows("users") == there(server, "users")
-    assert (kept.rows("doomed"), kept.rows("other")) == ({}, there(server, "other"))
-    server.deployment.insert("users", {"name": "dee"})
-    server.deployment.import_table("other", [{"n": 3}, {"n": 4}])
-    server.deployment.drop_table("users")
-    kept.run(Resync(every=True))
-    assert (kept.rows("users"), kept.rows("other")) == ({}, there(server, "other"))
 
 
 def test_a_random_history_in_runs_of_any_length(server: Emulator, kept: Kept) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Forgetting, Target
+from tailrace.apply.target import Forgetting, Replacing, Target
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -43,11 +43,13 @@ from tailrace.runtime.pump import Source
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.retry import attempt
 from tailrace.runtime.run import Job, RunReport, run
+from tailrace.runtime.staging import StagingFold
 
 if TYPE_CHECKING:
     from tailrace.log.files import FileLog
     from tailrace.log.kafka import KafkaLog
     from tailrace.runtime.feed import FileFeed
+    from tailrace.runtime.publish import Published
     from tailrace.runtime.topics import Topics
 
 
@@ -349,6 +351,31 @@ class Pipeline:
             )
         return self._topics
 
+    def publish(self, targets: Sequence[str] | None, report: Reporter) -> list[dict[str, object]]:
+        """Publish the staged files of `targets`, or of every staging target; a run may go on meanwhile."""
+        from tailrace.targets import staging
+
+        sinks = [sink for sink in self._chosen(targets) if isinstance(sink.options, staging.Options)]
+        if not sinks:
+            raise Misconfigured(
+                "no-target", "no sink of this pipeline is staged files", "Add a sink with sink_type: staging."
+            )
+        return [{"target": sink.sink_id, **self._publish(sink, report).to_json()} for sink in sinks]
+
+    def _publish(self, sink: SinkConfig, report: Reporter) -> Published:
+        from tailrace.runtime.publish import Staged, publish
+        from tailrace.targets import staging
+        from tailrace.targets._objects import open_objects
+
+        options = cast(staging.Options, sink.options)
+        target = cast(staging.StagingTarget, self._open_target(sink, ()))
+        objects = open_objects(options.publish_to, **options.store())
+        keys = {table: staging.key_of(table) for table in self._checkpoints.known()}
+        staged = [Staged(table, key, target.folder / key, target.mark_in) for table, key in keys.items()]
+        with only_one(self._folder / "publish" / sink.sink_id):
+            work = functools.partial(publish, self._config.pipeline_id, staged, objects, options.keep_versions)
+            return attempt(work, self._platform.retry, self._stop, report)
+
     def measure(self, head: Callable[[], int] | None = None) -> Lag:
         """Ask the source and the log how far they are, and look up how far each target is.
 
@@ -476,7 +503,15 @@ class Pipeline:
         )
 
     def _open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
-        module = importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+        module = _target_module(sink)
+        sources = getattr(module, "SOURCES", None)
+        if sources is not None and self._config.source.source_type not in sources:
+            raise Misconfigured(
+                "wrong-source",
+                f'sink_type "{sink.sink_type}" of target "{sink.sink_id}" takes no rows of source_type '
+                f'"{self._config.source.source_type}"',
+                f"It is for: {', '.join(sources)}.",
+            )
         return cast(
             Target,
             module.open_target(
@@ -511,7 +546,8 @@ class Pipeline:
         rules = Rules(sink.mode.value, sink.schema_evolution, self._platform.limits.max_event_bytes, sink.flag)
         prefix = "" if self._topics else f"{self._config.topic_prefix}."
         choices = {f"{prefix}{table}": _choice(sink, table) for table in life.tables}
-        fold = Fold(self._spark, log, target, rules, self._rejects, report)
+        parts = (self._spark, log, target, rules, self._rejects, report)
+        fold = StagingFold(*parts) if isinstance(target, Replacing) else Fold(*parts)
 
         def grow(topic: str) -> None:
             table = topic.removeprefix(prefix)
@@ -588,7 +624,13 @@ def _no_resync(source_type: str) -> Misconfigured:
     )
 
 
+def _target_module(sink: SinkConfig) -> ModuleType:
+    return importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+
+
 def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
+    if getattr(_target_module(sink), "OWN_NAMES", False):
+        return {table: table for table in tables}
     chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
     return target_names(tables, chosen)
 

@@ -175,7 +175,7 @@ class Fold:
         if piece.has(topic, landed_rows.MOVED) and partial:
             events = carry_over(events, self._alive(choice.table) if have else None, shape)
         if partial:
-            events = engine.judge_creates(events, named, _included(piece, mark))
+            events = engine.judge_creates(events, named, included(piece, mark))
         failpoint("C18")
         flow = Flow(
             self.target,
@@ -192,7 +192,7 @@ class Fold:
             required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
-            included=_included(piece, mark),
+            included=included(piece, mark),
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
             tracking=Tracking(tuple(tracked), StringType()) if self._rules.mode == "scd2" else None,
@@ -347,7 +347,7 @@ def mark_upto(before: Mark, upto: int, high: str, floor: str) -> Mark:
     return Mark(before.log, offsets.together(before.offset, upto), high, floor)
 
 
-def _included(piece: Slice, mark: Mark) -> Expression:
+def included(piece: Slice, mark: Mark) -> Expression:
     """Say of a row whether the table includes it already; of a slice that begins behind the mark, none is.
 
     Spark writes a number into the code that it compiles, so a comparison with the mark in every slice
