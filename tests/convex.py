@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tailrace.core import convex
 from tailrace.core.change import Change, Folded, Op, fold
@@ -73,6 +75,18 @@ def there(deployment: Deployment) -> Rows:
     for (component, table), documents in deployment.dump().items():
         if documents:
             found[convex.table_name(component, table)] = {key: _exact(value) for key, value in documents.items()}
+    return found
+
+
+def staged(files: Iterable[Path]) -> Rows:
+    """Return the documents in staged files; none of them twice."""
+    found: Rows = {}
+    for path in files:
+        for row in pq.read_table(path, partitioning=None).to_pylist():
+            rows = found.setdefault(convex.table_name(row["_component_path"], row["_table_name"]), {})
+            document = json.loads(row["_document_json"])
+            assert row["_document_id"] not in rows
+            rows[row["_document_id"]] = {name: json.dumps(value, sort_keys=True) for name, value in document.items()}
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -14,16 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.config.load import load_pipeline, load_platform
-from tailrace.core import convex
 from tailrace.core.errors import Misconfigured, ResyncRequired
 from tailrace.runtime.build import Pipeline, Resync, open_pipeline
 from tailrace.runtime.report import Silent
 from tailrace.runtime.run import RunReport
 from tailrace.testing.convex import Deployment, Emulator, Workload
-from tests.convex import there
+from tests.convex import Rows, staged, there
 
 SINKS = """
-  - {sink_id: files, sink_type: staging, staging: {path: 'FOLDER/staging'}}
+  - {sink_id: files, sink_type: staging, staging: {path: 'FOLDER/staging', publish_to: 'FOLDER/published'}}
   - {sink_id: base, sink_type: sqlite, schema_evolution: alter, sqlite: {path: 'FOLDER/base.db'}}
 """
 
@@ -62,18 +60,8 @@ class Kept:
     def staged(self, *names: str) -> list[dict[str, Any]]:
         return pq.read_table(self.folder.joinpath("staging", *names)).to_pylist()
 
-    def documents(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Return every staged document that is there, as the emulator tells its own."""
-        found: dict[str, dict[str, dict[str, object]]] = {}
-        for path in sorted((self.folder / "staging").rglob("*.parquet")):
-            rows = pq.read_table(path).to_pylist()
-            for row in rows:
-                name = convex.table_name(row["_component_path"], row["_table_name"])
-                document = json.loads(row["_document_json"])
-                exact = {key: json.dumps(value, sort_keys=True) for key, value in document.items()}
-                assert row["_document_id"] not in found.setdefault(name, {})
-                found[name][row["_document_id"]] = exact
-        return found
+    def documents(self) -> Rows:
+        return staged(sorted((self.folder / "staging").rglob("*.parquet")))
 
     def stored(self, table: str) -> list[tuple[object, ...]]:
         with sqlite3.connect(self.folder / "base.db") as database:
@@ -89,7 +77,7 @@ def test_files_follow_a_random_history_and_can_be_made_again(server: Emulator, k
     seed = random.randrange(1 << 32)
     workload = Workload(server.deployment, seed)
     workload.fill(60)
-    key = server.deployment.insert("wide", {"a": 1, "b": 2**60})
+    key = server.deployment.insert("wide", {"a": 1, "b": 2**60, "x.y `z": 5})
     kept.run("files")
     workload.write(30)
     server.deployment.insert("wide", {"a": "text", "c": b"\x00"})
@@ -99,8 +87,8 @@ def test_files_follow_a_random_history_and_can_be_made_again(server: Emulator, k
     assert (counts.applied, counts.inserted, counts.updated) == (1, 1, 0)
     row = next(row for row in kept.staged("_root", "wide.parquet") if row["_document_id"] == key)
     assert list(row) == ["_component_path", "_table_name", "_document_id", "_timestamp", "_schema_fingerprint",
-                         "a", "b", "c", "_creationTime", "_document_json"]  # fmt: skip
-    assert (row["a"], row["b"], row["c"]) == ("1", 2**60, None)
+                         "a", "b", "c", "x.y `z", "_creationTime", "_document_json"]  # fmt: skip
+    assert (row["a"], row["b"], row["c"], row["x.y `z"]) == ("1", 2**60, None, 5)
     lines = repr(kept.staged("billing", "ledger", "lines.parquet"))
     before = repr(kept.staged("_root", "messages.parquet"))
     (kept.folder / "staging" / "_root" / "messages.parquet").unlink()
@@ -108,6 +96,11 @@ def test_files_follow_a_random_history_and_can_be_made_again(server: Emulator, k
     assert repr(kept.staged("_root", "messages.parquet")) == before
     assert (again["messages"].superseded, again["wide"].applied) == (0, 0)
     assert repr(kept.staged("billing", "ledger", "lines.parquet")) == lines
+    with kept.open() as pipeline:
+        done = pipeline.publish(None, Silent())
+        assert (done[0]["status"], pipeline.publish(["files"], Silent())[0]["status"]) == ("published", "unchanged")
+    published = sorted((kept.folder / "published" / "staging" / "current").rglob("*.parquet"))
+    assert staged(published) == there(server.deployment), f"seed {seed}"
 
 
 def test_a_resync_leaves_nothing_of_what_is_gone(server: Emulator, kept: Kept) -> None:
