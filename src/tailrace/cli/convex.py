@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(
     name="convex",
-    help="Look into a Convex deployment, publish staged tables, or serve an emulated one.",
+    help="Look into a Convex deployment, publish it, or emulate one.",
     no_args_is_help=True,
 )
 
