@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tailrace.core import convex
 from tailrace.core.change import Change, Folded, Op, fold
@@ -45,7 +47,7 @@ def rows_of(pages: Iterable[Page[pa.Table]]) -> list[dict[str, Any]]:
 def change_of(row: Mapping[str, Any], epoch: int = 1) -> Change:
     """Return a row of the log as the change that it is."""
     op = Op(row["op"])
-    phase = {Op.TRUNCATE: Phase.RESET, Op.READ: Phase.SNAPSHOT}.get(op, Phase.CHANGE)
+    phase = Phase.SNAPSHOT if op is Op.READ else Phase.CHANGE if row["timestamp"] else Phase.RESET
     document = None if row["document"] is None else convex.decode(json.loads(row["document"]))
     assert document is None or isinstance(document, dict)
     return Change(
@@ -73,6 +75,18 @@ def there(deployment: Deployment) -> Rows:
     for (component, table), documents in deployment.dump().items():
         if documents:
             found[convex.table_name(component, table)] = {key: _exact(value) for key, value in documents.items()}
+    return found
+
+
+def staged(files: Iterable[Path]) -> Rows:
+    """Return the documents in staged files; none of them twice."""
+    found: Rows = {}
+    for path in files:
+        for row in pq.read_table(path, partitioning=None).to_pylist():
+            rows = found.setdefault(convex.table_name(row["_component_path"], row["_table_name"]), {})
+            document = json.loads(row["_document_json"])
+            assert row["_document_id"] not in rows
+            rows[row["_document_id"]] = {name: json.dumps(value, sort_keys=True) for name, value in document.items()}
     return found
 
 

@@ -138,9 +138,9 @@ class Shop:
         armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": failpoints} if failpoints else {}
         return {**os.environ, "SHOP_PASSWORD": self.server.password, **armed}
 
-    def finish(self) -> dict[str, object]:
+    def finish(self, *words: str) -> dict[str, object]:
         """Run to the head; return the report."""
-        done = self.cdc("run", str(self.pipeline), "--once", "--json")
+        done = self.cdc("run", str(self.pipeline), "--once", "--json", *words)
         assert done.returncode == 0, done.stderr[-3000:]
         report: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
         return report

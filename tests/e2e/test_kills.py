@@ -44,6 +44,9 @@ def test_every_failpoint_kills_and_the_next_run_mends(
     assert shop.differences(spark) == []
     again = shop.finish()
     assert all(table["applied"] == 0 for target in again["targets"] for table in target["tables"])  # type: ignore[index, union-attr]
+    shop.change()
+    shop.finish("--resync")
+    assert shop.differences(spark) == []
 
 
 @pytest.mark.timeout(1500)

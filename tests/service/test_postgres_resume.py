@@ -218,7 +218,7 @@ def test_a_lost_connection_may_be_tried_again(database: Database) -> None:
 def refused(database: Database, since: Checkpoint) -> ResyncRequired:
     with pytest.raises(ResyncRequired) as error:
         database.read(database.source(), since)
-    assert "cdc undeploy" in error.value.hint
+    assert "--resync" in error.value.hint
     return error.value
 
 

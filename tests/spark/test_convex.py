@@ -18,7 +18,6 @@ from tailrace.core import convex
 from tailrace.core.change import Op
 from tailrace.core.checkpoint import Tailing
 from tailrace.core.convex import Kind
-from tailrace.core.errors import ResyncRequired
 from tailrace.core.page import Page
 from tailrace.core.table import Column, Table
 from tailrace.envelopes import convex as envelope
@@ -300,23 +299,6 @@ class _Before:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
-
-
-def test_a_resync_leaves_nothing_of_what_is_gone(server: Emulator, kept: Kept) -> None:
-    server.deployment.insert("users", {"name": "ann"})
-    server.deployment.insert("users", {"name": "bo"})
-    server.deployment.insert("doomed", {"n": 1})
-    kept.run()
-    server.deployment.drop_table("doomed")
-    server.deployment.import_table("users", [{"name": "cy"}])
-    with pytest.raises(ResyncRequired) as found:
-        kept.run()
-    assert '"doomed" is gone' in str(found.value)
-    with kept.open() as pipeline:
-        pipeline.undeploy()
-    kept.run()
-    assert kept.rows("users") == there(server, "users")
-    assert kept.rows("doomed") == {}
 
 
 def test_a_random_history_in_runs_of_any_length(server: Emulator, kept: Kept) -> None:

@@ -129,6 +129,33 @@ def test_a_resync_starts_tables_anew_that_are_gone(server: Emulator) -> None:
     assert reset == [("", "old"), ("", "users"), ("a/b", "old")]
 
 
+def test_tables_read_anew_replace_what_was_read_of_them(server: Emulator) -> None:
+    """With changes of all tables before and after, and a reader that ends after any page."""
+    for seed in seeds(6):
+        chance = random.Random(seed)
+        server.deployment = Deployment(seed)
+        workload = Workload(server.deployment, seed)
+        workload.fill(chance.randrange(20, 60))
+        pages = read(server)
+        workload.write(chance.randrange(40))
+        table = chance.choice(["users", "messages"])
+        server.deployment.import_table(table, [{"n": n} for n in range(chance.randrange(25))])
+        gone = chance.choice([name for name in ("users", "messages") if name != table])
+        server.deployment.drop_table(gone)
+        workload.write(chance.randrange(20))
+        for last in (False, True):
+            opened = source(server)
+            opened.renew([table, gone])
+            for page in opened.pages(pages[-1].checkpoint, opened.head()):
+                assert page.since == pages[-1].checkpoint, f"seed {seed}"
+                pages.append(page)
+                if not last and chance.random() < 0.2:
+                    break
+        workload.write(chance.randrange(20))
+        pages += read(server, pages[-1].checkpoint)
+        assert folded(rows_of(pages)) == there(server.deployment), f"seed {seed}"
+
+
 def test_can_perform_a_sync_from_an_unreliable_source(server: Emulator) -> None:
     Workload(server.deployment, 3).fill(40)
     server.faults.add(*(Fault(kind, probability=0.2) for kind in (503, "reset", "truncated")))

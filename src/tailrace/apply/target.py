@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.ranges import Ranges
 from tailrace.core import offsets
@@ -178,6 +178,30 @@ class Historic(Protocol):
 
     def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
         """Return the visible records, and what is hidden beside them if there ever was anything."""
+        ...
+
+
+class Prepared(Protocol):
+    """A table that is written, and that nobody sees yet."""
+
+    def commit(self) -> None:
+        """Put it in the place of the one that is there, in one step."""
+        ...
+
+
+@runtime_checkable
+class Replacing(Protocol):
+    """The power, and the only way, of a target whose tables are files that are replaced whole."""
+
+    def stored(self, spark: SparkSession, table: str) -> tuple[DataFrame, Table, int] | None:
+        """Return the rows of `table`, the shape they were opened with and how many they are; `None` if there are none.
+
+        Rows of another life than the mark names are not meant: whoever asks has looked at the mark.
+        """
+        ...
+
+    def prepare(self, table: str, rows: DataFrame, shape: Table, mark: Mark) -> Prepared:
+        """Write `rows`, opened with `shape`, and `mark` into one file, under a name that nobody reads."""
         ...
 
 

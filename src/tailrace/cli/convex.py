@@ -1,4 +1,4 @@
-"""`cdc convex`: look into a deployment, or serve one that is not there."""
+"""`cdc convex`: look into a deployment, publish what is staged of it, or serve one that is not there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(name="convex", help="Look into a Convex deployment, or serve an emulated one.", no_args_is_help=True)
+app = typer.Typer(
+    name="convex",
+    help="Look into a Convex deployment, publish it, or emulate one.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
@@ -55,6 +59,39 @@ def inspect(
         after = int(cursor) if cursor is not None and deltas else None
         found["deltas"] = convex.delta_page(client, selection, limit, after)
     show.tree(found, json_wanted=json)
+
+
+@app.command()
+def publish(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline file with a staging sink.")],
+    *,
+    platform_config: Annotated[
+        Path | None,
+        typer.Option("--platform-config", metavar="FILE", help="The platform file; without it, the defaults."),
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", metavar="ID", help="Only this target; may be repeated.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Publish the staged tables that changed.
+
+    Writes new versions, then the manifest, then switches latest.json to it in one step; old versions are removed once
+    there are more than keep_versions. A run may go on meanwhile.
+    """
+    import sys
+
+    from tailrace.cli import files, show
+    from tailrace.runtime.build import open_pipeline
+    from tailrace.runtime.report import new_run_id, reporting
+
+    loaded = files.load(file, platform_config)
+    with (
+        reporting(sys.stderr, loaded.pipeline.config.pipeline_id, new_run_id()) as report,
+        open_pipeline(loaded.pipeline.config, loaded.platform.config) as pipeline,
+    ):
+        done = pipeline.publish(target, report)
+    show.rows(done, json_wanted=json, none="nothing is staged")
 
 
 @app.command()

@@ -138,17 +138,25 @@ def run(
         list[str] | None, typer.Option("--target", metavar="ID", help="Only this target; may be repeated.")
     ] = None,
     max_slices: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop each target after N slices.")] = None,
+    resync: Annotated[bool, typer.Option("--resync", help="Take a new snapshot of every table first.")] = False,
+    resync_table: Annotated[
+        list[str] | None,
+        typer.Option("--resync-table", metavar="TABLE", help="Read this table anew first; may be repeated."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Keep the targets current.
 
     Runs until stopped; with --once, up to what the source had at the start.
 
+    With --resync, the new snapshot replaces the rows of every table that was ever read, also of tables that are gone;
+    until it is complete, targets keep what they have.
+
     Ctrl-C or SIGTERM finishes or abandons the slice in hand and exits with 0.
     """
     from tailrace.cli import files, show
     from tailrace.cli.signals import attend
-    from tailrace.runtime.build import open_pipeline
+    from tailrace.runtime.build import Resync, open_pipeline
     from tailrace.runtime.report import Several, new_run_id, reporting
     from tailrace.runtime.run import reported
     from tailrace.web.serve import Served
@@ -165,7 +173,14 @@ def run(
         report = Several(told, served.health)
 
         def work() -> RunReport:
-            return pipeline.run(once=once, targets=target, max_slices=max_slices, report=report, serving=served.serving)
+            return pipeline.run(
+                once=once,
+                targets=target,
+                max_slices=max_slices,
+                report=report,
+                resync=Resync(resync, tuple(resync_table or ())),
+                serving=served.serving,
+            )
 
         def stop() -> None:
             served.health.stopping()

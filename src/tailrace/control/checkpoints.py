@@ -1,8 +1,8 @@
 """The stored checkpoint of a source, and the life it belongs to.
 
-A *life* begins when a pipeline first runs, or runs again after `cdc undeploy`: it has a change log of
-its own (`log`, a name never used before) and an `epoch` one higher than the life before, so that
-everything of the new life sorts above everything of the old.
+A *life* begins when a pipeline first runs, or runs again after `cdc undeploy`, or with `--resync`: it has a
+change log of its own (`log`, a name never used before) and an `epoch` one higher than the life before, so
+that everything of the new life sorts above everything of the old.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.core.errors import Halt
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One run of a pipeline's history, from a snapshot to the next `undeploy`."""
+    """One run of a pipeline's history, from a snapshot to the next `undeploy` or resync."""
 
     epoch: int
     log: str

@@ -57,8 +57,8 @@ def together(schemas: Sequence[Table], have: Table | None) -> Table:
     return Table(shape.name, (*shape.columns, *absent), shape.keys)
 
 
-def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
-    """Open the documents of one table; see `envelopes.debezium` for the columns that come out."""
+def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: Sequence[str] = ()) -> DataFrame:
+    """Open the documents of one table; see `envelopes.debezium` for the columns that come out, and those of `also`."""
     given = [column for column in table.columns if column.encoding != ABSENT]
     mixed = [column for column in given if column.encoding == Kind.TEXT]
     fields = ", ".join(f"{quoted(column.name)}: {_RAW[_kind(column)]}" for column in given)
@@ -70,6 +70,7 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
         "offset",
         "op",
         "timestamp",
+        *also,
         F.octet_length("value").alias("_bytes"),
         document.alias("d"),
         # Only this tells a string that looks like a value of another kind from such a value.
@@ -88,6 +89,7 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
         _problem(given, values, max_bytes).alias("_cdc_problem"),
         F.lit(None).cast(f"struct<{key}>").alias("_cdc_old_key"),
         *(values[name].alias(name) for name in values),
+        *also,
     )
 
 
@@ -101,7 +103,8 @@ def _variants(mixed: Sequence[Column]) -> str:
 
 def _position(epoch: int) -> Expression:
     phase = (
-        F.when(F.col("op") == Op.TRUNCATE.value, Phase.RESET.value)
+        # A table starts anew with a life, at 0, or when it was read anew in the middle of one.
+        F.when((F.col("op") == Op.TRUNCATE.value) & (F.col("timestamp") == 0), Phase.RESET.value)
         .when(F.col("op") == Op.READ.value, Phase.SNAPSHOT.value)
         .otherwise(Phase.CHANGE.value)
     )

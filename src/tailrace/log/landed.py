@@ -303,7 +303,7 @@ def _corrupt(what: str, error: Exception) -> Halt:
     return Halt(
         "corrupt-log",
         f"{what} of the change log cannot be read: {error}",
-        "Restore the file. If that is not possible, run cdc undeploy and then cdc run, which takes a new snapshot.",
+        "Restore the file. If that is not possible, run cdc run <file> --resync, which takes a new snapshot.",
     )
 
 
@@ -311,8 +311,8 @@ def _gap(what: str) -> Halt:
     return Halt(
         "log-gap",
         what,
-        "Pages that were still needed were removed. Restore them, or run cdc undeploy and then cdc run, "
-        "which takes a new snapshot.",
+        "Pages that were still needed were removed. Restore them, or run cdc run <file> --resync, which takes a new "
+        "snapshot.",
     )
 
 

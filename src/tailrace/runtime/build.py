@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Forgetting
-from tailrace.config.pipeline import PipelineConfig, RetryConfig, SinkConfig
+from tailrace.config.pipeline import Mode, PipelineConfig, RetryConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
 from tailrace.control.lag import Lag, TargetLag
@@ -33,7 +33,7 @@ from tailrace.core.failpoint import failpoint
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
-from tailrace.runtime.inlet import Capturing, Opened, open_inlet
+from tailrace.runtime.inlet import Capturing, Opened, Renewing, open_inlet
 from tailrace.runtime.monitor import monitored
 from tailrace.runtime.pump import Source
 from tailrace.runtime.replay import Replay, StillBad
@@ -43,6 +43,18 @@ from tailrace.runtime.run import Job, RunReport, run
 
 if TYPE_CHECKING:
     from tailrace.runtime.feed import FileFeed
+    from tailrace.runtime.publish import Published
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """What a run reads anew before it goes on: every table in a new life, or only some tables of this one."""
+
+    every: bool = False
+    tables: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.every or bool(self.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +114,26 @@ class Pipeline:
         targets: Sequence[str] | None = None,
         max_slices: int | None = None,
         report: Reporter,
+        resync: Resync = Resync(),  # noqa: B008
         serving: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> RunReport:
         """Run until the head that the source has now (`once`), or until `stop`.
 
+        What `resync` names is read anew, once the source was seen to answer; what it would replace stays until then.
         `serving` is entered before anything is asked of the outside, by the one process that runs the pipeline.
         """
         sinks = self._drains.chosen(targets)
         with only_one(self._folder), serving():
             tables = attempt(self._inlet.check, self._platform.retry, self._stop, report)
             self._drains.refuse_keyless(tables)
+            if resync:
+                self._refuse_resync()
+            if resync.every:
+                self._end(report)
             life = self._drains.begin(tuple(sorted(tables)), growing=self._inlet.growing)
             opened = self._inlet.open(life)
+            if resync.tables:
+                self._renew(opened, resync.tables, life)
             drains = [self._drain(sink, life, opened, report) for sink in sinks]
             result = self._run_job(self._job(opened, drains, report), once=once, max_slices=max_slices)
             if result.first_error() is None and any(target.slices for target in result.targets):
@@ -278,6 +298,31 @@ class Pipeline:
             )
         return self._inlet
 
+    def publish(self, targets: Sequence[str] | None, report: Reporter) -> list[dict[str, object]]:
+        """Publish the staged files of `targets`, or of every staging target; a run may go on meanwhile."""
+        from tailrace.targets import staging
+
+        sinks = [sink for sink in self._drains.chosen(targets) if isinstance(sink.options, staging.Options)]
+        if not sinks:
+            raise Misconfigured(
+                "no-target", "no sink of this pipeline is staged files", "Add a sink with sink_type: staging."
+            )
+        return [{"target": sink.sink_id, **self._publish(sink, report).to_json()} for sink in sinks]
+
+    def _publish(self, sink: SinkConfig, report: Reporter) -> Published:
+        from tailrace.runtime.publish import Staged, publish
+        from tailrace.targets import staging
+        from tailrace.targets._objects import open_objects
+
+        options = cast(staging.Options, sink.options)
+        target = cast(staging.StagingTarget, self._drains.open_target(sink, ()))
+        objects = open_objects(options.publish_to, **options.store())
+        keys = {table: staging.key_of(table) for table in self._checkpoints.known()}
+        staged = [Staged(table, key, target.folder / key, target.mark_in) for table, key in keys.items()]
+        with only_one(self._folder / "publish" / sink.sink_id):
+            work = functools.partial(publish, self._config.pipeline_id, staged, objects, options.keep_versions)
+            return attempt(work, self._platform.retry, self._stop, report)
+
     def measure(self, head: Callable[[], int] | None = None) -> Lag:
         """Ask the source and the log how far they are, and look up how far each target is.
 
@@ -332,13 +377,56 @@ class Pipeline:
     def undeploy(self) -> list[str]:
         """Remove what runs created in the source, and forget the position; targets keep their rows."""
         with only_one(self._folder):
-            removed = self._inlet.undeploy()
-            life = self._checkpoints.life()
-            self._checkpoints.end()
-            if life is not None:
-                shutil.rmtree(self._platform.log_root(self._config.pipeline_id) / life.log, ignore_errors=True)
-                removed.append(f"change log {life.log}")
-            return removed
+            return self._end()
+
+    def _end(self, report: Reporter | None = None) -> list[str]:
+        """End the present life, so that the next one begins with a new snapshot; return what was removed.
+
+        A kill in between leaves a life whose source is gone, which halts, or no life; ending it again is right in both.
+        """
+        removed = self._inlet.undeploy()
+        life = self._checkpoints.life()
+        if life is not None and report:
+            self._warn_of_unread(life, report)
+        self._checkpoints.end()
+        if life is not None:
+            shutil.rmtree(self._platform.log_root(self._config.pipeline_id) / life.log, ignore_errors=True)
+            removed.append(f"change log {life.log}")
+        return removed
+
+    def _warn_of_unread(self, life: Life, report: Reporter) -> None:
+        """Say which targets that keep more than current rows have not read the log that goes: they lose that."""
+        head = self._inlet.head(life)
+        for sink in self._config.enabled_sinks:
+            unread = head - self._progress.load(sink.sink_id, life.log)
+            if sink.mode is not Mode.SCD1 and unread > 0:
+                report.warning(f'target "{sink.sink_id}" had not read {unread} events of the change log that was ended')
+
+    def _refuse_resync(self) -> None:
+        if not self._inlet.anew:
+            raise Misconfigured(
+                "not-available",
+                f'a run cannot take a new snapshot of source_type "{self._config.source.source_type}" here: '
+                "somebody else fills its log",
+                "Run cdc undeploy <file> and then cdc run <file>, which reads it from its beginning.",
+            )
+
+    def _renew(self, opened: Opened, tables: Sequence[str], life: Life) -> None:
+        source: object = opened.pumped[0] if opened.pumped else None
+        if not isinstance(source, Renewing):
+            raise Misconfigured(
+                "not-available",
+                f'tables of source_type "{self._config.source.source_type}" cannot be read anew one by one',
+                "Run cdc run <file> --resync, which takes a new snapshot of every table.",
+            )
+        for table in tables:
+            if table not in life.tables:
+                raise Misconfigured(
+                    "unknown-table",
+                    f'the pipeline never read a table "{table}"',
+                    f"Tables are: {', '.join(life.tables)}.",
+                )
+        source.renew(tables)
 
     @functools.cached_property
     def _session(self) -> SparkSession:

@@ -122,7 +122,7 @@ class Drain:
             raise Halt(
                 "unknown-topic",
                 f'the change log has events of "{topic}", which the pipeline does not name',
-                "Add the table to source.tables again, or run cdc undeploy and then cdc run.",
+                "Add the table to source.tables again, or run cdc run <file> --resync.",
             )
         counts = self.fold.table(piece, topic, choice, again)
         if counts.read != counts.applied + counts.superseded + counts.filtered + counts.rejected:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import cast
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Target
+from tailrace.apply.target import Replacing, Target
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -25,6 +26,7 @@ from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Choice, Fold, Rules
 from tailrace.runtime.inlet import ReadLog, Tables
 from tailrace.runtime.report import Reporter
+from tailrace.runtime.staging import StagingFold
 
 
 class Drains:
@@ -80,7 +82,7 @@ class Drains:
             raise Halt(
                 "tables-changed",
                 f"the tables of this pipeline changed since its snapshot: added {new}, removed {gone}",
-                "Rows of an added table from before now would be missing. Run cdc undeploy and then cdc run, "
+                "Rows of an added table from before now would be missing. Run cdc run <file> --resync, "
                 "which takes a new snapshot of all tables.",
             )
         return life
@@ -104,7 +106,15 @@ class Drains:
 
     def open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
         """Return the target of `sink` for `tables`; nothing is connected yet."""
-        module = importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+        module = _module(sink)
+        sources = getattr(module, "SOURCES", None)
+        if sources is not None and self._pipeline.source.source_type not in sources:
+            raise Misconfigured(
+                "wrong-source",
+                f'sink_type "{sink.sink_type}" of target "{sink.sink_id}" takes no rows of source_type '
+                f'"{self._pipeline.source.source_type}"',
+                f"It is for: {', '.join(sources)}.",
+            )
         return cast(
             Target,
             module.open_target(
@@ -132,7 +142,9 @@ class Drains:
         """Return the drain that keeps the target of `sink` current from `log`; `rejects`, if not in the usual place."""
         rules = Rules(sink.mode.value, sink.schema_evolution, self._platform.limits.max_event_bytes, sink.flag)
         choices = {f"{prefix}{table}": _choice(sink, table) for table in life.tables}
-        fold = Fold(self._spark, log, self.open_target(sink, life.tables), rules, rejects or self._rejects, report)
+        target = self.open_target(sink, life.tables)
+        kind = StagingFold if isinstance(target, Replacing) else Fold
+        fold = kind(self._spark, log, target, rules, rejects or self._rejects, report)
 
         def grow(topic: str) -> None:
             table = topic.removeprefix(prefix)
@@ -152,7 +164,13 @@ class Drains:
         )
 
 
+def _module(sink: SinkConfig) -> ModuleType:
+    return importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+
+
 def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
+    if getattr(_module(sink), "OWN_NAMES", False):
+        return {table: table for table in tables}
     chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
     return target_names(tables, chosen)
 

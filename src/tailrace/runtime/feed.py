@@ -39,6 +39,7 @@ class FileFeed:
     """The feed of one pipeline; see `runtime.inlet.Inlet` for what each method promises."""
 
     prefix = ""
+    anew = False
     growing = True
 
     def __init__(

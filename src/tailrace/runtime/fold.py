@@ -183,12 +183,12 @@ class Fold:
         named = list(schemas.values())[-1].names()
         tracked = choice.track_history or [name for name in shape.names() if name not in shape.keys]
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
-        included = F.lit(False) if again else _included(piece, mark)
+        old = F.lit(False) if again else included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
         if piece.has(topic, landed_rows.MOVED) and partial:
             events = carry_over(events, self._alive(choice.table) if have else None, shape)
         if partial:
-            events = engine.judge_creates(events, named, included)
+            events = engine.judge_creates(events, named, old)
         failpoint("C18")
         flow = Flow(
             self.target,
@@ -205,7 +205,7 @@ class Fold:
             required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
-            included=included,
+            included=old,
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
             tracking=Tracking(tuple(tracked), StringType()) if self._rules.mode == "scd2" else None,
@@ -371,7 +371,7 @@ def mark_upto(before: Mark, upto: int, high: str, floor: str) -> Mark:
     return replace(before, offset=offsets.together(before.offset, upto), high=high, floor=floor)
 
 
-def _included(piece: Slice, mark: Mark) -> Expression:
+def included(piece: Slice, mark: Mark) -> Expression:
     """Say of a row whether the table includes it already; of a slice that begins behind the mark, none is.
 
     Spark writes a number into the code that it compiles, so a comparison with the mark in every slice

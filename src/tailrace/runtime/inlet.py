@@ -64,11 +64,22 @@ class Capturing(Protocol):
         ...
 
 
+@runtime_checkable
+class Renewing(Protocol):
+    """A source that can read some of its tables anew while the others go on."""
+
+    def renew(self, tables: Sequence[str]) -> None:
+        """Read these tables anew before going on, also if they are gone."""
+        ...
+
+
 class Inlet(Protocol):
     """Where changes come from; nothing is connected before something is asked."""
 
     prefix: str
     """What the log puts before the name of a table to make a topic of it."""
+    anew: bool
+    """A run can end the life of the log, and fill the next one from a new snapshot."""
 
     @property
     def growing(self) -> bool:

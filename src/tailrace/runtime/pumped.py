@@ -62,6 +62,8 @@ class Growing(Protocol):
 class Pumped:
     """A source and its landed log; see `runtime.inlet.Inlet` for what each method promises."""
 
+    anew = True
+
     def __init__(self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path) -> None:
         self._pipeline = pipeline
         self._platform = platform

@@ -59,6 +59,7 @@ class Topics:
     """The topics of one pipeline; see `runtime.inlet.Inlet` for what each method promises."""
 
     prefix = ""
+    anew = False
     growing = True
 
     def __init__(

@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urlsplit
 
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError
 
-RESYNC = "Run cdc undeploy <file> and then cdc run <file>, which takes a new snapshot."
+RESYNC = "Run cdc run <file> --resync, which takes a new snapshot of every table."
 FORMAT = "convex_encoded_json"
 _GONE = ("SnapshotTooOld", "InvalidWindowToReadDocuments")
 _NETWORK = (OSError, http.client.HTTPException, ssl.SSLError)

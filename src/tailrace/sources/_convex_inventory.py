@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 from collections.abc import Mapping
 
 from tailrace.core.convex import Fields, fields_of, fingerprint, table_name
 from tailrace.core.errors import ResyncRequired
-from tailrace.sources._convex_client import FORMAT, RESYNC, Client
+from tailrace.sources._convex_client import FORMAT, Client
 from tailrace.sources._convex_rows import broken
 from tailrace.sources._convex_selection import Selection, only
 
@@ -109,6 +110,12 @@ def is_inside(cursor: object, values: object) -> bool:
     return isinstance(cursor, str) and isinstance(last, str) and json.dumps(last) in cursor
 
 
+def identity(cursor: str | None, following: str | None, values: object) -> str:
+    """Return what the cursors before and after a page of a snapshot tell of its table."""
+    exact = following if cursor is None and is_inside(following, values) else cursor
+    return table_at(exact) or f"..{table_at(following)}"
+
+
 def narrower(one: str, other: str) -> str:
     """Return of two identities of one table the one that says more."""
     return min(one, other, key=lambda identity: (span := _span(identity))[1] - span[0])
@@ -120,9 +127,11 @@ def refuse_changes(seen: Mapping[str, str], now: Mapping[str, str]) -> None:
     replaced = sorted(name for name in seen.keys() & now.keys() if _apart(_span(seen[name]), _span(now[name])))
     told = [f'table "{name}" is gone' for name in gone] + [f'table "{name}" was replaced' for name in replaced]
     if told:
+        tables = " ".join(f"--resync-table {shlex.quote(name)}" for name in [*gone, *replaced])
         raise ResyncRequired(
             f"Convex does not say which rows were deleted: {', '.join(told)}",
-            f"It was deleted, unmounted, imported or restored since its snapshot. {RESYNC}",
+            "It was deleted, unmounted, imported or restored since its snapshot. Run cdc run <file> "
+            f"{tables}, which reads it anew, or cdc run <file> --resync, which takes a new snapshot of every table.",
         )
 
 

@@ -121,14 +121,14 @@ def landed(rows: list[Row], shapes: Shapes, *, snapshot: bool) -> tuple[pa.Table
     return pa.table(columns, schema=ARROW), {print_: shape for shape, print_ in found.values()}
 
 
-def resets(tables: list[tuple[str, str]]) -> pa.Table:
-    """Return the rows that begin a later life: each table starts anew, below all that follows."""
+def resets(tables: list[tuple[str, str]], timestamp: int = 0) -> pa.Table:
+    """Return a truncate of each table: at a timestamp, or at 0, which begins a later life, below all that follows."""
     count = len(tables)
     columns = {
         "component_path": [component for component, _ in tables],
         "table_name": [table for _, table in tables],
         "document_id": [None] * count,
-        "timestamp": [0] * count,
+        "timestamp": [timestamp] * count,
         "op": [Op.TRUNCATE.value] * count,
         "schema_fingerprint": [""] * count,
         "document": [None] * count,

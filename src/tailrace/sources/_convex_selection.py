@@ -43,6 +43,14 @@ class Selection:
             return sorted(names)
         return [name for name in sorted(names) if fields.get(name, fields[_OTHER]) == "excl"]
 
+    def narrowed(self, tables: Iterable[tuple[str, str]]) -> Selection:
+        """Return what this selection includes of `tables`, and nothing else."""
+        found: dict[str, dict[str, str | _Fields]] = {}
+        for component, table in sorted(tables):
+            if (fields := self._fields(component, table)) is not None:
+                found.setdefault(component, {_OTHER: "excl"})[table] = fields
+        return Selection({_OTHER: "excl", **found})
+
     def _fields(self, component: str, table: str) -> _Fields | None:
         everything = {_OTHER: "incl"}
         tables = self.wire.get(component, self.wire[_OTHER])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -23,12 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from tailrace.core import convex
 from tailrace.core.checkpoint import Checkpoint, Place, Scope, Snapshotting, Tailing
 from tailrace.core.errors import Halt, Misconfigured
-from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.sources import _convex_inventory as inventory
+from tailrace.sources import _convex_pages as pages
 from tailrace.sources._convex_client import RESYNC, Bounds, Client, deployment_of
 from tailrace.sources._convex_inventory import Pair
-from tailrace.sources._convex_rows import Row, Shapes, broken, landed, resets, row_of
+from tailrace.sources._convex_renewal import changes_upto, read_anew
+from tailrace.sources._convex_rows import Shapes, landed, resets
 from tailrace.sources._convex_selection import Selection
 
 ENVELOPE = "convex"
@@ -116,11 +117,16 @@ class ConvexSource:
         self._closing = threading.Event()
         self._looked_at = 0.0
         self._known: list[Pair] = []
+        self._anew: list[Pair] = []
         self._shapes: Shapes | None = None
 
     def know(self, tables: Sequence[str]) -> None:
         """Let these tables start anew with the next snapshot too, even if they are gone."""
-        self._known = [(name.rpartition(".")[0], name.rpartition(".")[2]) for name in tables]
+        self._known = [_pair(name) for name in tables]
+
+    def renew(self, tables: Sequence[str]) -> None:
+        """Read these tables anew before going on, also if they are gone; the others go on as they are."""
+        self._anew = [_pair(name) for name in sorted(set(tables))]
 
     # -- what a pipeline asks for
 
@@ -168,6 +174,10 @@ class ConvexSource:
             for page in self._snapshot(since, walk):
                 yield page
                 since = page.checkpoint
+        if isinstance(since, Tailing) and self._anew:
+            for page in self._renew(since, walk):
+                yield page
+                since = page.checkpoint
         if isinstance(since, Tailing):
             yield from self._deltas(since, walk, None if until is None else int(until))
 
@@ -177,7 +187,7 @@ class ConvexSource:
     def head(self) -> Place:
         """Return the newest timestamp, by a snapshot of nothing."""
         page = self._client.post("list_snapshot", {"snapshot": None, "cursor": None, "selection": _NOTHING})
-        return str(_integer(page, "snapshot"))
+        return str(pages.integer(page, "snapshot"))
 
     def close(self) -> None:
         """Make `pages` end after the page in hand; may be called from another thread or a signal handler."""
@@ -188,33 +198,23 @@ class ConvexSource:
 
     def _snapshot(self, since: Snapshotting | None, walk: _Walk) -> Iterator[Page[pa.Table]]:
         before: Checkpoint | None = since
-        snapshot, cursor = (int(since.snapshot), since.cursor) if since else (None, None)
         first = self._begin(walk) if since is None else None
-        while not self._closing.is_set():
-            arguments = {"snapshot": snapshot, "cursor": cursor, "selection": self._selection.wire}
-            answer = self._client.post("list_snapshot", arguments)
-            failpoint("C02")
-            at, following, more = _integer(answer, "snapshot"), _cursor(answer), _flag(answer, "hasMore")
-            found = self._rows(answer, delta=False)
-            if (snapshot is not None and at != snapshot) or any(row.ts > at for row in found):
-                raise broken("a page is of another snapshot")
-            if more != (following is not None) or (more and following == cursor):
-                raise broken("a page says that more follows, and not where")
-            rows, schemas = landed(found, walk.shapes, snapshot=True)
+        begun = (int(since.snapshot), since.cursor) if since else (None, None)
+        for found in pages.walk(self._client, self._selection, self._closing.is_set, *begun):
+            rows, schemas = landed(found.rows, walk.shapes, snapshot=True)
             if first is not None:
                 rows, first = pa.concat_tables([first, rows]), None
-            if found:
-                walk.see(found[0].name, cursor, following, answer)
+            if found.rows:
+                identity = inventory.identity(found.cursor, found.following, found.answer.get("values"))
+                walk.seen[found.rows[0].name] = identity
             scope = self._scope(walk)
             after: Checkpoint = (
-                Tailing(self._origin, str(at), scope)
-                if following is None
-                else Snapshotting(self._origin, str(at), following, scope)
+                Tailing(self._origin, str(found.at), scope)
+                if found.following is None
+                else Snapshotting(self._origin, str(found.at), found.following, scope)
             )
             yield Page(rows, before, after, schemas)
-            before, snapshot, cursor = after, at, following
-            if following is None:
-                return
+            before = after
 
     def _begin(self, walk: _Walk) -> pa.Table:
         """Note the tables that there are; in a later life each of them starts anew."""
@@ -225,34 +225,46 @@ class ConvexSource:
     def _deltas(self, since: Tailing, walk: _Walk, goal: int | None) -> Iterator[Page[pa.Table]]:
         cursor, more = int(since.at), True
         while not self._closing.is_set() and more and (goal is None or cursor < goal):
-            answer = self._client.post("document_deltas", {"cursor": cursor, "selection": self._selection.wire})
-            failpoint("C02")
-            at, more = _integer(answer, "cursor"), _flag(answer, "hasMore")
-            if at < cursor or (at == cursor and more):
-                raise _backwards(cursor, at)
-            found = self._rows(answer, delta=True)
-            stamps = [row.ts for row in found]
-            if stamps != sorted(stamps) or (stamps and not cursor < stamps[0] <= stamps[-1] <= at):
-                raise broken("changes are not in the order of their timestamps")
-            rows, schemas = landed(found, walk.shapes, snapshot=False)
-            if not more:
+            found = pages.deltas(self._client, self._selection, cursor)
+            rows, schemas = landed(found.rows, walk.shapes, snapshot=False)
+            if not found.more:
                 self._look_at_tables(walk)
-            after = Tailing(self._origin, str(at), self._scope(walk))
+            after = Tailing(self._origin, str(found.at), self._scope(walk))
             if after != since:
                 yield Page(rows, since, after, schemas)
-            since, cursor = after, at
+            since, cursor, more = after, found.at, found.more
             # Read to its end after the goal was seen, the log has given all that lies before the goal.
             if not more and goal is None:
                 self._closing.wait(self._pace.poll_seconds)
                 more = True
 
-    # -- parts
+    def _renew(self, since: Tailing, walk: _Walk) -> Iterator[Page[pa.Table]]:
+        """Read the tables that were asked for anew, after every change of the others up to then.
 
-    def _rows(self, answer: object, *, delta: bool) -> list[Row]:
-        values = answer.get("values") if isinstance(answer, Mapping) else None
-        if not isinstance(values, list):
-            raise broken("a page has no values")
-        return [row_of(value, self._selection, delta=delta) for value in values]
+        They are one page: a reader sees the old tables or the new ones, and a crash before it leaves the old.
+        """
+        closing = self._closing.is_set
+        renewal = read_anew(self._client, self._selection, self._anew, walk.shapes, closing)
+        if renewal is None:
+            return
+        rows, schemas = [renewal.rows], dict(renewal.schemas)
+        for found in changes_upto(self._client, self._selection, int(since.at), renewal.at, closing):
+            changed, named = landed(found.rows, walk.shapes, snapshot=False)
+            if found.at == renewal.at:
+                rows, schemas = [changed, renewal.rows], {**schemas, **named}
+                break
+            after = Tailing(self._origin, str(found.at), self._scope(walk))
+            yield Page(changed, since, after, named)
+            since = after
+        if closing():
+            return
+        for pair in self._anew:
+            walk.seen.pop(convex.table_name(*pair), None)
+        walk.seen |= renewal.seen
+        yield Page(pa.concat_tables(rows), since, Tailing(self._origin, str(renewal.at), self._scope(walk)), schemas)
+        self._anew = []
+
+    # -- parts
 
     def _scope(self, walk: _Walk) -> Scope:
         return Scope(self._selection.digest(), tuple(sorted(walk.seen.items())))
@@ -308,37 +320,7 @@ class _Walk:
 
     A table that only deltas speak of may be one that an import has not put in place yet."""
 
-    def see(self, table: str, cursor: str | None, following: str | None, answer: object) -> None:
-        """Learn from the cursors before and after a page what identifies its table."""
-        values = answer.get("values") if isinstance(answer, Mapping) else None
-        exact = following if cursor is None and inventory.is_inside(following, values) else cursor
-        self.seen[table] = inventory.table_at(exact) or f"..{inventory.table_at(following)}"
 
-
-def _backwards(cursor: int, at: int) -> Halt:
-    return Halt(
-        "deployment-changed",
-        f"the deployment stands at {at}, before the position {cursor} that was read from it",
-        f"It is another deployment under this address, or was set back. {RESYNC}",
-    )
-
-
-def _integer(answer: object, name: str) -> int:
-    value = answer.get(name) if isinstance(answer, Mapping) else None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise broken(f'a page has no "{name}"')
-    return value
-
-
-def _flag(answer: object, name: str) -> bool:
-    value = answer.get(name) if isinstance(answer, Mapping) else None
-    if not isinstance(value, bool):
-        raise broken(f'a page has no "{name}"')
-    return value
-
-
-def _cursor(answer: object) -> str | None:
-    value = answer.get("cursor") if isinstance(answer, Mapping) else None
-    if value is not None and not isinstance(value, str):
-        raise broken('a page has no "cursor"')
-    return value
+def _pair(name: str) -> Pair:
+    component, _, table = name.rpartition(".")
+    return component, table

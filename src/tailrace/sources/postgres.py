@@ -32,7 +32,7 @@ Qualified = Annotated[str, Field(pattern=r"^[^.]+\..+$")]
 _PATIENCE = 10.0
 """Seconds to wait for a slot that the server still counts as ours, after a reader was killed."""
 
-_RESYNC = "Run cdc undeploy <file> and then cdc run <file>, which takes a new snapshot."
+_RESYNC = "Run cdc run <file> --resync, which takes a new snapshot of every table."
 
 
 class Options(BaseModel):

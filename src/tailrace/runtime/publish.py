@@ -1,0 +1,210 @@
+"""Publishing staged tables: new versions beside the old, then one switch that readers follow.
+
+    staging/versions/<publish id>/_root/users.parquet   never changed once they are there
+    staging/manifests/<publish id>.json                 which version each table has in this publish
+    staging/manifests/latest.json                       the newest of them: the only switch
+    staging/current/_root/users.parquet                 copies, for readers who want a fixed name
+
+Whoever follows `latest.json` to the versions sees all of a publish or nothing of it. It is replaced on the condition
+that it is still the one that was read, so of two publishers one begins again. Only tables that changed are written. A
+crash at any point leaves objects that nobody is told of; the next publish removes them and puts `current` right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tailrace.apply.target import Mark
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.failpoint import failpoint
+from tailrace.targets._objects import Objects
+
+VERSIONS, MANIFESTS, CURRENT = "staging/versions/", "staging/manifests/", "staging/current/"
+LATEST = f"{MANIFESTS}latest.json"
+COPIED = f"{MANIFESTS}current.json"
+"""Which contents the copies under `current` have."""
+
+_VERSION = 1
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file of staging: its table, its key below every root, where it is, and how it says what it includes."""
+
+    table: str
+    key: str
+    path: Path
+    mark: Callable[[BinaryIO], Mark]
+
+
+@dataclass
+class Published:
+    """What a publish did; `to_json` is what the command prints."""
+
+    publish_id: str
+    tables: int
+    written: list[str] = field(default_factory=list)
+    removed: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form that `cdc convex publish --json` prints."""
+        return {
+            "publish_id": self.publish_id,
+            "status": "published" if self.written else "unchanged",
+            "tables": self.tables,
+            "written": self.written,
+            "removed": self.removed,
+        }
+
+
+def publish(pipeline_id: str, staged: Sequence[Staged], objects: Objects, keep: int) -> Published:
+    """Publish what changed of `staged`, and keep the newest `keep` publishes; doing it again does nothing."""
+    base, seen = _latest(objects, pipeline_id)
+    sequence = int(base.get("sequence", 0)) + 1
+    publish_id = f"{sequence:08d}-{uuid.uuid4().hex[:8]}"
+    tables: dict[str, Any] = dict(base.get("tables", {}))
+    written = []
+    for one in (one for one in staged if one.path.exists()):
+        if entry := _upload(one, tables.get(one.table), publish_id, objects):
+            tables[one.table] = entry
+            written.append(one.table)
+    manifest = base
+    if written:
+        manifest = {
+            "version": _VERSION,
+            "pipeline_id": pipeline_id,
+            "publish_id": publish_id,
+            "sequence": sequence,
+            "previous": base.get("publish_id"),
+            "published_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "tables": {name: tables[name] for name in sorted(tables)},
+        }
+        _switch(objects, manifest, seen)
+    if manifest:
+        _copy_current(objects, manifest["tables"])
+    removed = _expire(objects, manifest, keep) if manifest else 0
+    return Published(manifest.get("publish_id", ""), len(tables), written, removed)
+
+
+def _latest(objects: Objects, pipeline_id: str) -> tuple[Manifest, str | None]:
+    found = objects.get(LATEST)
+    if found is None:
+        return {}, None
+    manifest = _parsed(found[0], LATEST)
+    if manifest["pipeline_id"] != pipeline_id:
+        raise Halt(
+            "foreign-target",
+            f'"{LATEST}" was published by pipeline "{manifest["pipeline_id"]}"',
+            "Give each pipeline a publish_to of its own.",
+        )
+    return manifest, found[1]
+
+
+def _parsed(data: bytes, key: str) -> Manifest:
+    try:
+        manifest: Manifest = json.loads(data)
+        if manifest["version"] == _VERSION and manifest["publish_id"] and isinstance(manifest["tables"], dict):
+            return manifest
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise Halt(
+        "corrupt-manifest",
+        f'"{key}" is not a manifest of this release',
+        "Restore it from a manifest beside it, or publish to another place.",
+    )
+
+
+def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, objects: Objects) -> Manifest | None:
+    """Write a version of a table unless the newest one has it already; return its entry.
+
+    The file is held open: a run that replaces it meanwhile does not change what is read here. A file that is behind
+    what is published is being made again, and is left for the next time.
+    """
+    with one.path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+        mark = one.mark(file)
+        if have and (have["sha256"] == digest or have["position"] > mark.high):
+            return None
+        file.seek(0)
+        versioned = f"{VERSIONS}{publish_id}/{one.key}"
+        objects.put(versioned, file)
+    failpoint("C43")
+    return {
+        "current_key": f"{CURRENT}{one.key}",
+        "versioned_key": versioned,
+        "sha256": digest,
+        "bytes": size,
+        "position": mark.high,
+        "offset": int(mark.offset),
+        "log": mark.log,
+    }
+
+
+def _switch(objects: Objects, manifest: Manifest, seen: str | None) -> None:
+    data = json.dumps(manifest, indent=1).encode()
+    objects.put(f"{MANIFESTS}{manifest['publish_id']}.json", data)
+    failpoint("C44")
+    if not objects.swap(LATEST, data, seen):
+        # An answer that was lost and asked for again looks like somebody else's: the content tells.
+        there = objects.get(LATEST)
+        if there is None or _parsed(there[0], LATEST)["publish_id"] != manifest["publish_id"]:
+            raise Retryable("publish-conflict", "another publisher was faster", "It is tried again, as retry says.")
+    failpoint("C45")
+
+
+def _copy_current(objects: Objects, tables: Mapping[str, Any]) -> None:
+    """Bring the copies up to the versions; those that a crash left behind too."""
+    wanted = {name: entry["sha256"] for name, entry in tables.items()}
+    found = objects.get(COPIED)
+    have = json.loads(found[0]) if found else {}
+    if have == wanted:
+        return
+    for name, digest in wanted.items():
+        if have.get(name) != digest:
+            objects.copy(tables[name]["versioned_key"], tables[name]["current_key"])
+    failpoint("C46")
+    objects.put(COPIED, json.dumps(wanted, indent=1).encode())
+
+
+def _expire(objects: Objects, latest: Manifest, keep: int) -> int:
+    """Remove what no kept publish speaks of; return how many objects that were.
+
+    A publish in the making has a higher number than `latest`. One with a lower number that is not kept can never
+    become `latest` any more, because its condition no longer holds.
+    """
+    kept, manifest = [latest], latest
+    while len(kept) < keep and manifest["previous"]:
+        found = objects.get(key := f"{MANIFESTS}{manifest['previous']}.json")
+        if found is None:
+            break
+        manifest = _parsed(found[0], key)
+        kept.append(manifest)
+    ids = {one["publish_id"] for one in kept}
+    named = {entry["versioned_key"] for one in kept for entry in one["tables"].values()}
+
+    def over(publish_id: str) -> bool:
+        number = publish_id.partition("-")[0]
+        return number.isdecimal() and int(number) <= latest["sequence"]
+
+    manifests = [
+        key
+        for key in objects.keys(MANIFESTS)
+        if over(name := key.removeprefix(MANIFESTS).removesuffix(".json")) and name not in ids
+    ]
+    objects.remove(manifests)
+    failpoint("C47")
+    versions = [
+        key for key in objects.keys(VERSIONS) if over(key.removeprefix(VERSIONS).partition("/")[0]) and key not in named
+    ]
+    objects.remove(versions)
+    return len(manifests) + len(versions)

@@ -1,0 +1,112 @@
+"""The pages of Convex's two endpoints, each checked against what the server promises.
+
+A page that breaks a promise halts: a wrong guess about order or completeness would lose changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tailrace.core.errors import Halt
+from tailrace.core.failpoint import failpoint
+from tailrace.sources._convex_client import RESYNC, Client
+from tailrace.sources._convex_rows import Row, broken, row_of
+from tailrace.sources._convex_selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPage:
+    """Some documents of one table, as they were at `at`; `cursor` led here, `following` leads on."""
+
+    at: int
+    cursor: str | None
+    following: str | None
+    rows: list[Row]
+    answer: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPage:
+    """Every change up to `at` that comes after the timestamp asked for."""
+
+    at: int
+    more: bool
+    rows: list[Row]
+
+
+def walk(
+    client: Client,
+    selection: Selection,
+    closing: Callable[[], bool],
+    snapshot: int | None = None,
+    cursor: str | None = None,
+) -> Iterator[SnapshotPage]:
+    """Yield the pages of a snapshot to its end, or until `closing`; without `snapshot`, of the newest one."""
+    while not closing():
+        arguments = {"snapshot": snapshot, "cursor": cursor, "selection": selection.wire}
+        answer = _page(client.post("list_snapshot", arguments))
+        failpoint("C02")
+        at, following, more = integer(answer, "snapshot"), _cursor(answer), _flag(answer, "hasMore")
+        found = _rows(answer, selection, delta=False)
+        if (snapshot is not None and at != snapshot) or any(row.ts > at for row in found):
+            raise broken("a page is of another snapshot")
+        if more != (following is not None) or (more and following == cursor):
+            raise broken("a page says that more follows, and not where")
+        yield SnapshotPage(at, cursor, following, found, answer)
+        if following is None:
+            return
+        snapshot, cursor = at, following
+
+
+def deltas(client: Client, selection: Selection, after: int) -> DeltaPage:
+    """Return the next changes after the timestamp `after`."""
+    answer = _page(client.post("document_deltas", {"cursor": after, "selection": selection.wire}))
+    failpoint("C02")
+    at, more = integer(answer, "cursor"), _flag(answer, "hasMore")
+    if at < after or (at == after and more):
+        raise Halt(
+            "deployment-changed",
+            f"the deployment stands at {at}, before the position {after} that was read from it",
+            f"It is another deployment under this address, or was set back. {RESYNC}",
+        )
+    found = _rows(answer, selection, delta=True)
+    stamps = [row.ts for row in found]
+    if stamps != sorted(stamps) or (stamps and not after < stamps[0] <= stamps[-1] <= at):
+        raise broken("changes are not in the order of their timestamps")
+    return DeltaPage(at, more, found)
+
+
+def integer(answer: object, name: str) -> int:
+    """Return a timestamp of an answer."""
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise broken(f'a page has no "{name}"')
+    return value
+
+
+def _page(answer: object) -> Mapping[str, object]:
+    if not isinstance(answer, Mapping):
+        raise broken("a page is no object")
+    return answer
+
+
+def _rows(answer: Mapping[str, object], selection: Selection, *, delta: bool) -> list[Row]:
+    values = answer.get("values")
+    if not isinstance(values, list):
+        raise broken("a page has no values")
+    return [row_of(value, selection, delta=delta) for value in values]
+
+
+def _flag(answer: Mapping[str, object], name: str) -> bool:
+    value = answer.get(name)
+    if not isinstance(value, bool):
+        raise broken(f'a page has no "{name}"')
+    return value
+
+
+def _cursor(answer: Mapping[str, object]) -> str | None:
+    value = answer.get("cursor")
+    if value is not None and not isinstance(value, str):
+        raise broken('a page has no "cursor"')
+    return value
