@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,7 @@ class MemoryLog:
         self.ordered = ordered
         self._appended: list[_Appended] = []
         self._schemas: dict[str, Table] = {}
+        self._empty: dict[str, Table] = {}
         self._at: Checkpoint | None = None
         self._grown = threading.Condition()
 
@@ -71,6 +73,7 @@ class MemoryLog:
         contents = total(_contents(row) for row in rows)
         with self._grown:
             self._schemas.update(page.schemas)
+            self._empty.update(page.empty)
             self._appended.append(_Appended(first, rows, contents, page))
             self._at = page.checkpoint
             self._grown.notify_all()
@@ -99,6 +102,10 @@ class MemoryLog:
             return spark.createDataFrame(table).to(spark.createDataFrame([], landed_rows.SPARK).schema)
 
         return Slice(after, chosen[-1].last, total(part.contents for part in chosen), read)
+
+    def empty(self) -> Mapping[str, Table]:
+        """Return, by topic, the tables that the snapshot found without rows."""
+        return self._empty
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
