@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -137,28 +138,27 @@ class DeltaTable:
     def apply(self, batch: Batch) -> Applied:
         """Write the rows and the mark in one commit, unless the table includes them already."""
         with self._doing("preparing a batch"):
+            ticket = self._tombstones.ticket() if batch.after and self._mode != "append" else None
             log, snapshot = self._existing()
             snapshot = self._finish_fill(log, snapshot)
             mark = self._read_mark(log, snapshot)
             if batch.after and mark and mark != batch.after:
-                raise Retryable(
-                    "write-conflict",
-                    f'another writer committed to table "{self._place.path or self._place.sql}" in the meantime',
-                    "Nothing was written. Apply the batch again, one call at a time.",
-                )
+                raise self._conflict()
             if mark and mark.includes(batch.mark):
                 return Applied()
             failpoint("C19")
+            attempt, grave = secrets.token_hex(8), self._marks.grave
             if self._mode == "append":
-                commit = self._commit(log, snapshot, batch, None)
+                measured = None
             else:
                 measured = measure(batch)
                 snapshot = self._choose_deletion_vectors(log, snapshot)
                 gone = measured.deletes if self._mode == "scd1" else 0
-                self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), gone)
-                commit = self._commit(log, snapshot, batch, measured)
-                self._tombstones.settle()
-        self._marks.remember(commit, batch.mark)
+                if self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), gone, attempt, ticket):
+                    grave = (batch.mark.log, int(batch.mark.offset), attempt)
+            commit = self._commit(log, snapshot, batch, measured, self._marks.stamp(batch.mark, attempt, grave))
+            self._tombstones.settle()
+        self._marks.remember(commit, batch.mark, grave)
         failpoint("C25")
         return _applied(commit)
 
@@ -168,8 +168,7 @@ class DeltaTable:
             with self._doing("collecting tombstones"):
                 self._tombstones.collect(before)
 
-    def _commit(self, log: DeltaLog, before: Snapshot, batch: Batch, measured: Measured | None) -> Commit:
-        stamp = self._marks.stamp(batch.mark)
+    def _commit(self, log: DeltaLog, before: Snapshot, batch: Batch, measured: Measured | None, stamp: str) -> Commit:
         failpoint("C22")
         try:
             with shared_view(batch.rows) as view:
@@ -185,6 +184,8 @@ class DeltaTable:
             return landed
         failpoint("C23")
         landed = self._marks.landed(log, before, stamp)
+        if landed is None and self._moved(log, before, batch.mark.log):
+            raise self._conflict()
         if landed is None:
             raise Halt(
                 "commit-not-seen",
@@ -194,6 +195,19 @@ class DeltaTable:
                 "and filled again, or the table restored? Give the log a new root, or write to a new target table.",
             )
         return landed
+
+    def _moved(self, log: DeltaLog, before: Snapshot, change_log: str) -> bool:
+        """Say whether somebody else has committed from `change_log` since `before`."""
+        now = log.snapshot()
+        then = self._marks.committed(before).offsets.get(change_log, -1)
+        return now is not None and self._marks.committed(now).offsets.get(change_log, -1) > then
+
+    def _conflict(self) -> Retryable:
+        return Retryable(
+            "write-conflict",
+            f'another writer committed to table "{self._place.path or self._place.sql}" in the meantime',
+            "Nothing was written. Apply the batch again, one call at a time.",
+        )
 
     def _append(self, rows: DataFrame, before: Snapshot, batch: Batch, stamp: str) -> None:
         if self._mode != "append":
