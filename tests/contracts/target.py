@@ -343,7 +343,7 @@ class TargetContract:
         types = {
             "id": "bigint", "b": "boolean", "i1": "tinyint", "i2": "smallint", "f": "float", "d": "double", "nan": "double",
             "dec": "decimal(38,10)", "s": "string", "bin": "binary", "day": "date", "ts": "timestamp",
-            "ntz": "timestamp_ntz", "arr": "array<string>", "nested": "struct<a:int,b:array<decimal(4,2)>>",
+            "ntz": "timestamp_ntz", "arr": "array<string>", "nested": "struct<a:int,b:array<decimal(4,2)>,`unit price`:int,`x.y-``z`:string>",
         }  # fmt: skip
         table = Table("public.all", tuple(Column(name, kind) for name, kind in types.items()), ("id",))
         image: Image = {
@@ -352,7 +352,7 @@ class TargetContract:
             "s": "naïve \U0001f40d \x00 '" if self.holds_zero else "naïve \U0001f40d \t '", "bin": b"\x00\xff",
             "day": datetime.date(1, 1, 1), "ts": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999),
             "ntz": datetime.datetime(1969, 7, 20, 20, 17, 40, 1), "arr": ["a", None, ""],
-            "nested": (1, [Decimal("1.50"), None]),
+            "nested": (1, [Decimal("1.50"), None], 3, "q"),
         }  # fmt: skip
         nothing = dict.fromkeys(types)
         changes = [
