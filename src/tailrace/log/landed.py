@@ -228,6 +228,11 @@ class LandedLog:
 
         return Slice(after, chosen[-1].last, total(self._footer(file).contents for file in chosen), read)
 
+    def begins(self) -> int:
+        """Return the offset before the first that is still there; -1 if nothing has expired."""
+        files = self._visible()
+        return files[0].first - 1 if files else -1
+
     def empty(self) -> Mapping[str, Table]:
         """Return, by topic, the tables that the snapshot found without rows."""
         try:

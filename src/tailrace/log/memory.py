@@ -103,6 +103,10 @@ class MemoryLog:
 
         return Slice(after, chosen[-1].last, total(part.contents for part in chosen), read)
 
+    def begins(self) -> int:
+        """Return the offset before the first that is still there: nothing expires here."""
+        return -1
+
     def empty(self) -> Mapping[str, Table]:
         """Return, by topic, the tables that the snapshot found without rows."""
         return self._empty

@@ -41,6 +41,10 @@ class ChangeLog(Protocol):
 class Pumped(Protocol):
     """A change log that we fill: one sequence, which knows the tables of its source also where they have no rows."""
 
+    def begins(self) -> int:
+        """Return the offset before the first that is still there; -1 if nothing has expired."""
+        ...
+
     def empty(self) -> Mapping[str, Table]:
         """Return, by topic, the tables that the snapshot found without rows."""
         ...
@@ -85,17 +89,18 @@ class Drain:
         """Return the offset up to which every table is known to be current.
 
         A table that was dropped, or restored from a backup, is behind what was noted of it: the target is the truth,
-        so the log is read again from what that table has, and the marks of the other tables skip what they have. So
-        it is when the progress was lost. What the log no longer has then halts (`log-gap`).
+        so the log is read again from its beginning, and the marks of the other tables skip what they have. So it is
+        when the progress was lost. Where the log has expired, it is read from what every table has; what is missing
+        even then halts (`log-gap`).
         """
         at, noted = self.progress.load(self.target, self.log.name), self.progress.noted(self.target, self.log.name)
         tables = sorted({choice.table for choice in self.tables.values()})
-        pumped = isinstance(self.log, Pumped)
+        whole = not isinstance(self.log, Pumped) or self.log.begins() == -1
         if at == -1:
-            return min((self._included(table) for table in tables), default=-1) if pumped else -1
+            return -1 if whole else min((self._included(table) for table in tables), default=-1)
         found = {table: self._included(table) for table in tables if table in noted}
         behind = [offset for table, offset in found.items() if offset < noted[table]]
-        return at if not behind else min(behind) if pumped else -1
+        return at if not behind else -1 if whole else min(behind)
 
     def _included(self, table: str) -> int:
         mark = self.fold.target.mark(table)
