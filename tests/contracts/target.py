@@ -183,7 +183,7 @@ class TargetContract:
 
     def test_a_replay_is_applied_once_and_leaves_the_offset_where_it_is(self) -> None:
         target = self.opened()
-        target.apply(batch(self.spark, [put(10, 1)], 5))
+        target.apply(batch(self.spark, [put(10, 1), drop(9, 9)], 5))
         again = batch(self.spark, [put(7, 2, "late"), drop(8, 3)], 5)
         again = replace(again, mark=replace(again.mark, high=at(10), replays=6), replay=True)
         assert target.apply(again).inserted == 1
@@ -191,8 +191,11 @@ class TargetContract:
         assert target.mark(ITEMS.name) == Mark(LOG, 5, at(10), replays=6)
         assert target.apply(again).inserted == 0
         assert [row["name"] for row in self.rows(target)] == ["x", "late"]
-        assert {row[0]: row["_cdc_alive"] for row in target.known(ITEMS.name).collect()} == {1: True, 2: True, 3: False}
+        known = {1: True, 2: True, 3: False, 9: False}
+        assert {row[0]: row["_cdc_alive"] for row in target.known(ITEMS.name).collect()} == known
         assert target.apply(batch(self.spark, [put(20, 4)], 6)).inserted == 1
+        known[4] = True
+        assert {row[0]: row["_cdc_alive"] for row in self.open().known(ITEMS.name).collect()} == known
 
     def test_a_batch_without_rows_still_moves_the_mark(self) -> None:
         target = self.opened()
@@ -358,7 +361,7 @@ class TargetContract:
         types = {
             "id": "bigint", "b": "boolean", "i1": "tinyint", "i2": "smallint", "f": "float", "d": "double", "nan": "double",
             "dec": "decimal(38,10)", "s": "string", "bin": "binary", "day": "date", "ts": "timestamp",
-            "ntz": "timestamp_ntz", "arr": "array<string>", "nested": "struct<a:int,b:array<decimal(4,2)>>",
+            "ntz": "timestamp_ntz", "arr": "array<string>", "nested": "struct<a:int,b:array<decimal(4,2)>,`unit price`:int,`x.y-``z`:string>",
         }  # fmt: skip
         table = Table("public.all", tuple(Column(name, kind) for name, kind in types.items()), ("id",))
         image: Image = {
@@ -367,7 +370,7 @@ class TargetContract:
             "s": "naïve \U0001f40d \x00 '" if self.holds_zero else "naïve \U0001f40d \t '", "bin": b"\x00\xff",
             "day": datetime.date(1, 1, 1), "ts": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999),
             "ntz": datetime.datetime(1969, 7, 20, 20, 17, 40, 1), "arr": ["a", None, ""],
-            "nested": (1, [Decimal("1.50"), None]),
+            "nested": (1, [Decimal("1.50"), None], 3, "q"),
         }  # fmt: skip
         nothing = dict.fromkeys(types)
         changes = [

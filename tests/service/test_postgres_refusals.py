@@ -94,14 +94,6 @@ def test_a_type_that_would_be_dropped_is_refused(database: Database) -> None:
     assert refusal(database.source()).code == "unsupported-type"
 
 
-@pytest.mark.parametrize("value", ["'{{1,2},{3,4}}', NULL", "NULL, 'infinity'", "NULL, '-infinity'"])
-def test_values_that_cannot_be_carried_halt_instead_of_becoming_others(database: Database, value: str) -> None:
-    database.run("CREATE TABLE a (id int PRIMARY KEY, m int[], d date)", f"INSERT INTO a VALUES (1, {value})")
-    with pytest.raises(Halt, match="cannot be carried") as halted:
-        database.read(database.source())
-    assert halted.value.code == "capture-failed"
-
-
 def test_a_publication_of_other_tables_is_left_alone(database: Database) -> None:
     database.run(
         "CREATE TABLE a (id int PRIMARY KEY)",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from tailrace.envelopes import debezium
 from tests.service.reading import Database, events
 
 # column: declared type, value in SQL, our type, encoding, the value in the message
@@ -102,6 +105,7 @@ def insert(database: Database, key: int) -> None:
 def test_every_type_is_exact_in_snapshot_and_stream(database: Database) -> None:
     declare(database)
     insert(database, 1)
+    database.run("CREATE TABLE b (LIKE a INCLUDING ALL)", "ALTER TABLE b REPLICA IDENTITY FULL")
     source = database.source()
     source.check()
     first = database.read(source)
@@ -118,6 +122,10 @@ def test_every_type_is_exact_in_snapshot_and_stream(database: Database) -> None:
         ("id", "int", "", False),
         *[(name, kind[2], kind[3], True) for name, kind in TYPES.items()],
     ]
+    # A table without rows is known as well as one that has some.
+    (empty_table,) = [table for page in first for table in page.empty.values()]
+    assert (empty_table.name, empty_table.keys) == ("public.b", table.keys)
+    assert empty_table.columns == table.columns
 
 
 @pytest.mark.parametrize("sign", ["-0.0", "0.0"])
@@ -125,3 +133,70 @@ def test_the_sign_of_zero_is_kept(database: Database, sign: str) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY, f float8)", f"INSERT INTO a VALUES (1, '{sign}')")
     (page, *_) = database.read(database.source())
     assert f'"f":{sign}'.encode() in page.rows["value"][0].as_py()
+
+
+# column: declared type, values that a table here holds, with what it then shows, and values that none can hold
+EDGES: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "d": (
+        "date",
+        {"0001-01-01": "0001-01-01", "1582-10-04": "1582-10-04", "9999-12-31": "9999-12-31"},
+        ["infinity", "-infinity", "4713-11-24 BC", "0044-03-15 BC", "0001-12-31 BC", "10000-01-01", "5874897-12-31"],
+    ),
+    "t": (
+        "timestamp",
+        {"0001-01-01": "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999": "9999-12-31 23:59:59.999999"},
+        ["infinity", "-infinity", "0044-03-15 01:02:03 BC", "10000-01-01", "294247-01-10 04:00:54.8", "294276-12-31"],
+    ),
+    "z": (
+        "timestamptz",
+        {"0001-01-01 00:00+00": "0001-01-01 00:00:00", "9999-12-31 23:59:59+00": "9999-12-31 23:59:59"},
+        ["infinity", "-infinity", "0044-03-15 01:02:03+00 BC", "10000-01-01 00:00+00", "294276-12-31 00:00+00"],
+    ),
+    "n": ("numeric(10,2)", {"-0.5": "-0.50"}, ["NaN"]),
+    "u": ("numeric", {"NaN": "NaN", "-Infinity": "-Infinity"}, []),
+    "ad": ("date[]", {"{1500-03-01,NULL}": "[1500-03-01, null]"}, ["{infinity,2020-01-01}", "{0044-03-15 BC}"]),
+    "at": (
+        "timestamp[]",
+        {"{1500-03-01 01:02:03.000004}": "[1500-03-01 01:02:03.000004]"},
+        ["{-infinity}", "{0044-03-15 BC}", "{294276-12-31}"],
+    ),
+    "az": (
+        "timestamptz[]",
+        {"{1500-03-01 01:02:03+05:30}": "[1500-02-28 19:32:03]"},
+        ["{infinity}", "{-infinity}", "{0044-03-15 00:00+00 BC}"],
+    ),
+    "an": ("numeric(10,2)[]", {"{1.5,NULL}": "[1.50, null]"}, ["{NaN}", "{{1,2},{3,4}}"]),
+    "au": ("numeric[]", {"{NaN,1.50,-Infinity}": "[NaN, 1.50, -Infinity]"}, []),
+    "i": ("int[]", {"[0:1]={1,2}": "[1, 2]", "{}": "[]"}, ["{{1,2},{3,4}}", "{{{1}}}"]),
+    "x": ("text[]", {'{"{",NULL,"a,\\"b"}': '[{, null, a,"b]'}, ["{{a,b},{c,NULL}}"]),
+}
+
+
+def test_a_value_at_the_edge_is_exact_or_rejected_by_name(database: Database, spark: SparkSession) -> None:
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY, " + ", ".join(f"{name} {kind[0]}" for name, kind in EDGES.items()) + ")",
+        "ALTER TABLE a REPLICA IDENTITY FULL",
+    )
+    cases = [(name, value, shown) for name, (_, held, _) in EDGES.items() for value, shown in held.items()]
+    cases += [(name, value, None) for name, (_, _, lost) in EDGES.items() for value in lost]
+    for n, (name, value, _) in enumerate(cases):
+        database.sql.execute(f"INSERT INTO a (id, {name}) VALUES ({n}, %s)", [value])
+    source = database.source()
+    first = database.read(source)
+    database.run("UPDATE a SET id = id + 1000", "DELETE FROM a")
+    pages = [page for page in first + database.read(source, first[-1].checkpoint) if page.rows.num_rows]
+    (table,) = {table for page in pages for table in page.schemas.values()}
+    rows = [(r["topic"], 0, n, r["value"]) for n, r in enumerate(r for page in pages for r in page.rows.to_pylist())]
+    messages = spark.createDataFrame(rows, "topic string, partition int, offset bigint, value binary")
+    shown = [F.when(F.col(name).isNotNull(), F.col(name).cast("string")).alias(name) for name in EDGES]
+    opened = debezium.open_rows(messages, table, 1, 1 << 20).select("_cdc_op", "_cdc_problem", "id", *shown)
+    seen = {(row["_cdc_op"], row["id"]): row for row in opened.collect()}
+    for n, (name, value, expected) in enumerate(cases):
+        for row in (seen["r", n], seen["c", n + 1000]):
+            if expected is None:
+                assert f'column "{name}"' in (row["_cdc_problem"] or ""), (name, value, row)
+            else:
+                assert (row["_cdc_problem"], row[name]) == (None, expected), (name, value)
+        # What cannot be held must not keep a row from being deleted.
+        assert seen["d", n]["_cdc_problem"] is None
+        assert seen["d", n + 1000]["_cdc_problem"] is None

@@ -163,7 +163,13 @@ MUTANTS = [
         's.{POSITION} > t.{POSITION}"',
         SCD1,
     ),
-    Mutant("tombstones are not written", "targets/delta/tombstones.py", "        self._append(batch)\n", "", SCD1),
+    Mutant(
+        "tombstones are not written",
+        "targets/delta/tombstones.py",
+        "        self._append(batch, attempt, ticket)\n",
+        "",
+        SCD1,
+    ),
     Mutant(
         "tombstones are not read",
         "targets/delta/tombstones.py",
@@ -174,8 +180,8 @@ MUTANTS = [
     Mutant(
         "the newest tombstones do not count",
         "targets/delta/tombstones.py",
-        "{_OFFSET} <= {offset}",
-        "{_OFFSET} < {offset}",
+        "{_ATTEMPT} = {attempt}",
+        "{_ATTEMPT} <> {attempt}",
         SCD1,
     ),
     Mutant(

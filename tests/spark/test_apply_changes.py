@@ -18,6 +18,8 @@ from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.table import Table
 from tailrace.spark.frame import frame
 from tailrace.targets.delta import open_table
+from tailrace.targets.delta.table import DeltaTable
+from tailrace.targets.delta.tombstones import Tombstones
 from tests.contracts.target import ITEMS, put, rows_of
 
 SCHEMA = "id int, name string, size int, seq bigint, op string"
@@ -174,9 +176,9 @@ def test_the_winner_of_a_tie_does_not_depend_on_the_order_of_rows(
 
 def test_columns_come_and_types_widen_within_a_run(spark: SparkSession, target: str) -> None:
     apply(feed(spark, (1, "a", 1, 10, "u")), target)
-    wider = "ID int, name string, size bigint, seq bigint, op string, tags struct<x:int>"
+    wider = "ID int, name string, size bigint, seq bigint, op string, tags struct<`x y`:int>"
     apply(feed(spark, (1, "b", 1 << 40, 20, "u", (5,)), schema=wider), target)
-    deeper = "id int, name string, size bigint, seq bigint, op string, tags struct<x:int,y:string>"
+    deeper = "id int, name string, size bigint, seq bigint, op string, tags struct<`x y`:int,`y.z``-`:string>"
     apply(feed(spark, (2, "c", 3, 20, "u", (6, "z")), schema=deeper), target)
     assert rows(target) == [(1, "b", 1 << 40, (5, None)), (2, "c", 3, (6, "z"))]
     with pytest.raises(Halt) as narrowed:
@@ -260,6 +262,37 @@ def test_a_batch_computed_before_another_writer_s_commit_is_refused(spark: Spark
         opened.apply(Batch(table, late, Mark("apply_changes", 1), after=Mark("apply_changes", -1)))
     assert refused.value.code == "write-conflict"
     assert rows(f"delta:{tmp_path}/table") == [(1, "a", 1)]
+
+
+@pytest.mark.parametrize("step", ["bury", "_commit"])
+def test_of_two_calls_that_overlap_only_the_deletes_of_the_winner_count(
+    spark: SparkSession, target: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The loser is held up before it writes its tombstones, or between them and its rows."""
+    apply(feed(spark, (1, "a", 1, 1, "u"), (2, "b", 1, 1, "u"), (3, "c", 1, 1, "u"), (4, "d", 1, 9, "d")), target)
+    owner: Any = Tombstones if step == "bury" else DeltaTable
+    original = getattr(owner, step)
+
+    def held_up(*args: Any) -> Any:
+        monkeypatch.setattr(owner, step, original)
+        won = apply(feed(spark, (2, "B", 1, 5, "u"), (3, None, None, 10, "d")), target)
+        assert (won.rows_updated, won.rows_deleted) == (1, 1)
+        return original(*args)
+
+    loser = feed(spark, (1, None, None, 10, "d"), (2, None, None, 10, "d"))
+    monkeypatch.setattr(owner, step, held_up)
+    with pytest.raises(Retryable) as refused:
+        apply(loser, target)
+    assert refused.value.code == "write-conflict"
+    assert rows(target, "id", "name") == [(1, "a"), (2, "B")]
+    # Older than the deletes of both, newer than the rows: what the loser deleted is there, what the winner did is not.
+    late = feed(spark, *((key, "late", 1, 7, "u") for key in (1, 2, 3, 4)))
+    assert (apply(late, target).applied, rows(target, "id", "name")) == (2, [(1, "late"), (2, "late")])
+    # The first delete buries anew, and by that clears away what the loser left.
+    assert apply(feed(spark, (5, None, None, 7, "d")), target).superseded == 0
+    assert apply(loser, target).rows_deleted == 2
+    again = feed(spark, *((key, "again", 1, 8, "u") for key in (1, 2, 3, 4)))
+    assert (apply(again, target).applied, rows(target)) == (0, [])
 
 
 def test_an_event_older_than_a_forgotten_delete_comes_back(spark: SparkSession, target: str, tmp_path: Path) -> None:

@@ -11,10 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Target
+from tailrace.core import checkpoint
 from tailrace.core.change import Change, Folded, Op, fold
 from tailrace.core.errors import Halt
+from tailrace.core.page import Page
 from tailrace.core.position import Phase, position
-from tailrace.targets import delta
+from tailrace.log.memory import MemoryLog
+from tailrace.sources.memory import MemorySource
+from tailrace.targets import delta, duckdb, sqlite
 from tailrace.targets.memory import MemoryTarget
 from tests.oracle import Event, Scd2
 from tests.spark.drains import drained, lake, logged
@@ -148,3 +152,47 @@ def test_a_table_keeps_the_mode_it_was_made_with(spark: SparkSession, tmp_path: 
             drained(spark, logged([*changes, *changes], page_rows=9), target, tmp_path / "two", 9, **wanted)
         assert refused.value.code in ("scd-type-changed", "soft-delete-changed")
         assert rows() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("delta", "scd1"),
+        ("delta", "scd2"),
+        ("delta", "append"),
+        ("sqlite", "scd2"),
+        ("duckdb", "scd1"),
+        ("memory", "scd1"),
+    ],
+)
+def test_a_table_without_rows_is_made_all_the_same_and_filled_later(
+    spark: SparkSession, tmp_path: Path, kind: str, mode: delta.Mode
+) -> None:
+    state = MemoryTarget("t", spark_session=spark, pipeline_id="p").state
+
+    def target() -> Target:
+        to: dict[str, Any] = {"pipeline_id": "p", "tables": {TABLE.name: "packed"}, "mode": mode}
+        if kind == "delta":
+            return delta.open_target("t", delta.Options(path=str(tmp_path / "lake")), spark=lambda: spark, **to)
+        if kind == "memory":
+            return MemoryTarget("t", spark_session=spark, state=state, **to)
+        module = {"sqlite": sqlite, "duckdb": duckdb}[kind]
+        opened: Target = module.open_target("t", module.Options(path=str(tmp_path / "db")), spark=lambda: spark, **to)
+        return opened
+
+    changes: list[Change] = []
+    source, log = MemorySource([TABLE], changes), MemoryLog()
+    begun = checkpoint.Tailing("memory", "0")
+    log.recover(None)
+    log.append(Page(source._rows([]), None, begun, empty={f"cdc.{TABLE.name}": TABLE}))
+    for _ in range(2):
+        assert drained(spark, log, target(), tmp_path, 9, mode=mode) == []
+    have = target().have(TABLE.name)
+    assert have is not None
+    assert have.names() == TABLE.names()
+    assert target().current(TABLE.name).count() == 0
+    changes.append(Change(TABLE.name, Op.CREATE, position(1, Phase.CHANGE, 10), (0, 1), {"value": "a", "bio": "x"}))
+    for page in source.pages(begun):
+        log.append(page)
+    assert [c.applied for c in drained(spark, log, target(), tmp_path, 9, mode=mode)] == [1]
+    assert target().current(TABLE.name).count() == 1

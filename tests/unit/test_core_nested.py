@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.core.nested import added, changed, element_of, entry_of, fields_of, holds_map, lost, merged
+from tailrace.core.nested import added, changed, element_of, entry_of, fields_of, holds_map, lost, merged, names, struct
 from tailrace.core.table import widens
 
 
@@ -61,3 +61,15 @@ def test_what_has_another_type_is_found_innermost() -> None:
 def test_a_map_anywhere_has_no_order() -> None:
     assert holds_map("array<struct<a:map<string,int>>>")
     assert not holds_map("array<struct<a:int>>")
+
+
+def test_names_of_fields_that_are_no_plain_words_are_quoted() -> None:
+    odd = {"unit price": "int", "a.b": "array<struct<`x``,y`:int>>", "c:d<e>": "string", "plain": "int"}
+    kind = struct(odd)
+    assert kind == "struct<`unit price`:int,`a.b`:array<struct<`x``,y`:int>>,`c:d<e>`:string,plain:int>"
+    assert fields_of(kind) == odd
+    assert sorted(names(f"map<string,{kind}>")) == sorted([*odd, "x`,y"])
+    more = struct({**odd, "a.b": "array<struct<`x``,y`:bigint,`-`:int>>"})
+    assert merged(kind, more, widens) == more
+    assert added(kind, more) == [("`a.b`.element.`-`", "int")]
+    assert list(changed(kind, more)) == [("`a.b`.element.`x``,y`", "bigint")]

@@ -9,6 +9,7 @@ import resource
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,16 @@ def test_a_damaged_schema_halts(log: LandedLog, tmp_path: Path, text: str) -> No
     with pytest.raises(Halt) as found:
         opened(tmp_path).schema(ITEMS.fingerprint())
     assert found.value.code == "corrupt-log"
+
+
+def test_tables_without_rows_are_known_after_a_restart(log: LandedLog, tmp_path: Path) -> None:
+    assert log.empty() == {}
+    log.append(replace(page(None, tail(0)), empty={"cdc.public.notes": NOTES}))
+    assert opened(tmp_path).empty() == log.empty() == {"cdc.public.notes": NOTES}
+    (tmp_path / "log" / "empty.json").write_text("[")
+    with pytest.raises(Halt) as halted:
+        opened(tmp_path).empty()
+    assert halted.value.code == "corrupt-log"
 
 
 def test_a_missing_schema_halts(log: LandedLog) -> None:

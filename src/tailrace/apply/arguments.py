@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType
 from tailrace.apply.engine import UNCHANGED, column
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.table import END, RESERVED, START, Column, Table
+from tailrace.spark.kinds import kind_of
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def resolve(
         raise _bad("keys is empty or names a column twice", "Name the columns that identify a row.")
     if lost := [key for key in found_keys if key not in chosen]:
         raise _bad(f'the key "{lost[0]}" is not among the columns to store', "A table needs its keys: store them.")
-    types = {field.name: field.dataType.simpleString() for field in source.schema}
+    types = {field.name: kind_of(field.dataType) for field in source.schema}
     values = [name for name in chosen if name not in found_keys]
     if mode == "scd1" and (track is not None or track_except is not None):
         raise _bad("track_history lists belong to stored_as_scd_type=2", "Leave them out.")

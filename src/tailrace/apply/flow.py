@@ -21,6 +21,7 @@ from tailrace.apply.ranges import Ranges, bounds, ranges
 from tailrace.apply.target import Applied, Batch, Historic, Mark, Target
 from tailrace.core.change import Op
 from tailrace.core.table import SEQUENCE, Fit, Table
+from tailrace.spark.kinds import kind_of
 
 FEW = 250_000
 """Up to so many rows a batch is sent to every task, which spares a shuffle of what is stored."""
@@ -272,7 +273,7 @@ def _padded(changes: DataFrame, table: Table) -> DataFrame:
 
 def _fitted(rows: DataFrame, table: Table) -> DataFrame:
     """Give stored rows the columns and types that the table is about to have."""
-    have = {field.name: field.dataType.simpleString() for field in rows.schema}
+    have = {field.name: kind_of(field.dataType) for field in rows.schema}
     columns = {
         c.name: engine.conform(column(c.name), have[c.name], c.type) if c.name in have else F.lit(None).cast(c.type)
         for c in table.columns

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from tailrace.control.state import sync_folder, write_durably
+from tailrace.control.state import replace_whole, sync_folder, writing
 from tailrace.core.errors import Halt
 from tailrace.core.table import file_name
 
@@ -86,13 +86,13 @@ class Rejects:
         for event in rejected:
             if not self._enabled:
                 raise refused(event)
-            folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{log}-{event.partition:04d}-{event.offset:016d}.json"
-            temporary = path.with_name(f".{path.name}.tmp")
-            write_durably(temporary, json.dumps(_document(event, target)).encode())
-            temporary.replace(path)
+            with writing(f'dead letter "{path}"'):
+                folder.mkdir(parents=True, exist_ok=True)
+                replace_whole(path, json.dumps(_document(event, target)).encode())
         if self._enabled and folder.is_dir():
-            sync_folder(folder)
+            with writing(f'folder "{folder}"'):
+                sync_folder(folder)
             if (count := self.count(target)) > self.limit:
                 raise flooded(target, count, self.limit, f'"{folder}"')
 

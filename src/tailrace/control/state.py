@@ -11,6 +11,8 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.core.errors import Halt, Retryable
@@ -23,19 +25,37 @@ Document = dict[str, object]
 
 def save(path: Path, content: Document, torn: str = "C10") -> None:
     """Replace the document at `path` by `content`, durably; `torn` is the failpoint before it is visible."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    whole = _encode({"version": VERSION, "sha256": _digest(VERSION, content), "content": content})
+    with writing(f'state file "{path}"'):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(temporary, _encode({"version": VERSION, "sha256": _digest(VERSION, content), "content": content}))
-        failpoint(torn)
-        temporary.replace(path)
+        replace_whole(path, whole, torn)
         sync_folder(path.parent)
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn a failure to write `what` into one that is tried again: space may be there next time."""
+    try:
+        yield
     except OSError as error:
         raise Retryable(
             "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "state-write",
-            f'state file "{path}" could not be written: {error.strerror or error}',
+            f"{what} could not be written: {error.strerror or error}",
             "Free some space on its disk, or set control.root to another one.",
         ) from error
+
+
+def replace_whole(path: Path, content: bytes, torn: str = "") -> None:
+    """Put a file with `content` in the place of the one at `path`; nothing half written is left behind."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        write_durably(temporary, content)
+        if torn:
+            failpoint(torn)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load(path: Path) -> Document | None:

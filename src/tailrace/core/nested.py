@@ -1,11 +1,15 @@
 """Type names that hold other types, taken apart and put together: `struct<a:int>`, `array<int>`, `map<string,int>`.
 
 `merged` gives the narrowest type that holds every value of two others exactly, or nothing if there is none.
+A field whose name is not a plain word is quoted, as in SQL: `struct<`unit price`:int>`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Widens = Callable[[str, str], bool]
 
@@ -15,8 +19,26 @@ def fields_of(kind: str) -> dict[str, str] | None:
     inside = _inside(kind, "struct")
     if inside is None:
         return None
-    pairs = (field.split(":", 1) for field in _split(inside))
-    return {name.strip(): field.strip() for name, field in pairs}
+    return dict(_field(text.strip()) for text in _split(inside))
+
+
+def struct(fields: Mapping[str, str]) -> str:
+    """Return the type of a struct with these fields."""
+    return f"struct<{','.join(f'{_named(name)}:{kind}' for name, kind in fields.items())}>"
+
+
+def quoted(name: str) -> str:
+    """Return the name of a field as SQL reads it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def names(kind: str) -> Iterator[str]:
+    """Yield the names of all fields, anywhere inside."""
+    for name, field in (fields_of(kind) or {}).items():
+        yield name
+        yield from names(field)
+    for part in (element_of(kind), *(entry_of(kind) or ())):
+        yield from names(part) if part else ()
 
 
 def element_of(kind: str) -> str | None:
@@ -53,7 +75,8 @@ def merged(old: str, new: str, widens: Widens) -> str | None:
             else both[name]
             for name in [*old_fields, *(name for name in new_fields if name not in old_fields)]
         }
-        return None if None in every.values() else f"struct<{','.join(f'{n}:{t}' for n, t in every.items())}>"
+        held = {name: kind for name, kind in every.items() if kind is not None}
+        return struct(held) if len(held) == len(every) else None
     old_element, new_element = element_of(old), element_of(new)
     if old_element is not None and new_element is not None:
         element = merged(old_element, new_element, widens)
@@ -83,7 +106,7 @@ def changed(old: str, new: str, path: str = "") -> Iterator[tuple[str, str]]:
     dot = f"{path}." if path else ""
     if old_fields is not None and new_fields is not None:
         for name in old_fields.keys() & new_fields.keys():
-            yield from changed(old_fields[name], new_fields[name], f"{dot}`{name}`")
+            yield from changed(old_fields[name], new_fields[name], f"{dot}{quoted(name)}")
     elif old_element is not None and new_element is not None:
         yield from changed(old_element, new_element, f"{dot}element")
     elif old_entry is not None and new_entry is not None:
@@ -96,11 +119,11 @@ def _missing(have: str, other: str, path: str = "") -> Iterator[tuple[str, str]]
     have_fields, other_fields = fields_of(have), fields_of(other)
     if have_fields is not None and other_fields is not None:
         for name, kind in have_fields.items():
-            quoted = f"{path}.`{name}`" if path else f"`{name}`"
+            inner = f"{path}.{quoted(name)}" if path else quoted(name)
             if name in other_fields:
-                yield from _missing(kind, other_fields[name], quoted)
+                yield from _missing(kind, other_fields[name], inner)
             else:
-                yield quoted, kind
+                yield inner, kind
     have_element, other_element = element_of(have), element_of(other)
     if have_element is not None and other_element is not None:
         yield from _missing(have_element, other_element, f"{path}.element" if path else "element")
@@ -113,10 +136,28 @@ def _inside(kind: str, name: str) -> str | None:
     return kind[len(name) + 1 : -1] if kind.startswith(f"{name}<") and kind.endswith(">") else None
 
 
+def _named(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quoted(name)
+
+
+def _field(text: str) -> tuple[str, str]:
+    """Take `name:type` apart, whether the name is quoted or not."""
+    if not text.startswith("`"):
+        name, kind = text.split(":", 1)
+        return name.strip(), kind.strip()
+    end = re.match(r"`(?:[^`]|``)*`", text)
+    if end is None:
+        raise ValueError(f"no end of the name in {text!r}")
+    return end.group()[1:-1].replace("``", "`"), text[end.end() :].strip().removeprefix(":").strip()
+
+
 def _split(text: str) -> list[str]:
     """Split at the commas that are not inside another type."""
-    parts, depth, start = [], 0, 0
+    parts, depth, start, inside_quotes = [], 0, 0, False
     for at, char in enumerate(text):
+        inside_quotes ^= char == "`"
+        if inside_quotes:
+            continue
         depth += (char in "<(") - (char in ">)")
         if char == "," and depth == 0:
             parts.append(text[start:at])

@@ -169,11 +169,13 @@ def _wider(table: str, old: Column, column: Column, *, narrower: bool, pad: bool
     gone = nested.lost(old.type, column.type)
     if wider and (pad or not gone) and (narrower or gone or wider != old.type):
         return wider
+    why = "This is not a widening, so no stored value may be converted silently. "
+    if (old.type, column.type) == ("date", "timestamp"):
+        why = "A day is no instant before a time zone is named; as timestamp_ntz it would be a widening. "
     raise Halt(
         "type-changed",
         f'column "{column.name}" of table "{table}" became {column.type} in the source and is {old.type} in the target',
-        "This is not a widening, so no stored value may be converted silently. "
-        "Change the column in the target, or write to a new target table.",
+        f"{why}Change the column in the target, or write to a new target table.",
     )
 
 

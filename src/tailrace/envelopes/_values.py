@@ -1,16 +1,18 @@
 """How a value is written in JSON, by its column's encoding: what to read it as, and what to make of it.
 
 Column expressions only. A value that cannot be what it claims to be becomes NULL, which the caller takes
-for a reason to reject the message: nothing is patched.
+for a reason to reject the message: nothing is patched. So does a day or a time outside of the years 1 to 9999:
+that is the range that Spark gives its types, and beyond it neither Python nor most databases follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from tailrace.core.change import Op
 from tailrace.core.table import Column
 
 _RAW = {
@@ -29,16 +31,16 @@ _RAW = {
 _DECIMAL_BYTES, _DECIMAL_BINARY = "decimal-bytes:", "decimal-binary:"
 """An unscaled number with its scale: in base64, and as bytes."""
 
-_INFINITE = (9223372036825200000, -9223372036832400000)
-"""How Debezium writes the timestamps `infinity` and `-infinity`, which no table here can hold."""
-_MILLIS = 9_000_000_000_000_000
-"""Milliseconds beyond this overflow when they become microseconds, which would fail the whole slice."""
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_FIRST_TIME, _LAST_TIME = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
+"""The years 1 to 9999, in days and in microseconds. Debezium's numbers for `infinity` lie outside."""
 _DAYS = 100 * 86_400_000
 _CAN_FAIL = (
     "timestamp-millis",
     "time-millis",
     "decimal-text",
     "decimal-variable",
+    "date-days",
     "timestamp-iso",
     "timestamp-micros",
     "timestamp-nanos",
@@ -67,6 +69,15 @@ def _raw(encoding: str, type_name: str) -> str:
     return "string" if encoding.startswith(_DECIMAL_BYTES) else _RAW.get(encoding, type_name)
 
 
+def unreadable(column: Column, raw: Expression, value: Expression, keys: Sequence[str], op: Expression) -> Expression:
+    """Say of a value that was read as `raw` whether it is to be rejected for what `decode` made of it.
+
+    Of a deleted row only the key counts: what else it held must not keep it in the target.
+    """
+    failed = raw.isNotNull() & value.isNull()
+    return failed if column.name in keys or not keys else failed & (op != Op.DELETE.value)
+
+
 def can_fail(encoding: str) -> bool:
     """Say whether there are values that `decode` makes NULL."""
     return encoding.removeprefix("array:").startswith(_CAN_FAIL)
@@ -91,13 +102,11 @@ def decode(encoding: str, type_name: str) -> Decoder:
         "decimal-text": lambda value: value.try_cast(type_name),
         "decimal-variable": lambda value: _decimal_text(_base64(value["value"]), _scale(value["scale"])),
         "decimal-variable-binary": lambda value: _decimal_text(value["value"], _scale(value["scale"])),
-        "date-days": F.date_from_unix_date,
+        "date-days": lambda value: F.when(value.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(value)),
         "timestamp-millis": lambda value: instant(value).cast("timestamp_ntz"),
-        "timestamp-micros": lambda value: F.when(
-            ~value.isin(*_INFINITE), F.timestamp_micros(value).cast("timestamp_ntz")
-        ),
-        "timestamp-nanos": lambda value: F.timestamp_micros(_thousandth(value)).cast("timestamp_ntz"),
-        "timestamp-iso": lambda value: value.try_cast("timestamp"),
+        "timestamp-micros": lambda value: _moment(value).cast("timestamp_ntz"),
+        "timestamp-nanos": lambda value: _moment(_thousandth(value)).cast("timestamp_ntz"),
+        "timestamp-iso": lambda value: _moment(F.unix_micros(value.try_cast("timestamp"))),
         "time-millis": lambda value: _time_text(F.when(value.between(-_DAYS, _DAYS), value * 1000)),
         "time-micros": _time_text,
         "time-nanos": lambda value: _time_text(_thousandth(value)),
@@ -108,7 +117,11 @@ def decode(encoding: str, type_name: str) -> Decoder:
 
 def instant(millis: Expression) -> Expression:
     """Return a number of milliseconds as a time; NULL if it is none."""
-    return F.when(millis.between(-_MILLIS, _MILLIS), F.timestamp_millis(millis))
+    return F.when(millis.between(_FIRST_TIME // 1000, _LAST_TIME // 1000), F.timestamp_millis(millis))
+
+
+def _moment(micros: Expression) -> Expression:
+    return F.when(micros.between(_FIRST_TIME, _LAST_TIME), F.timestamp_micros(micros))
 
 
 def _time_text(signed: Expression) -> Expression:

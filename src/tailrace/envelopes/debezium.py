@@ -22,7 +22,10 @@ from pyspark.sql import functions as F
 from tailrace.core.change import Op
 from tailrace.core.position import Phase
 from tailrace.core.table import Column, Table
-from tailrace.envelopes._values import can_fail, decode, quoted, raw_type
+from tailrace.envelopes._values import can_fail, decode, quoted, raw_type, unreadable
+
+_LOST = '" has a value that no column can hold'
+"""Said of what the capture could not put into the message, such as an array of two dimensions."""
 
 
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
@@ -30,8 +33,8 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
     image = ", ".join(f"{quoted(column.name)}: {raw_type(column)}" for column in table.columns)
     key = ", ".join(f"{quoted(name)}: {raw_type(table.column(name))}" for name in table.keys)
     schema = (
-        f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, old_key struct<{key}>, "
-        "source struct<lsn: bigint, ts_ms: bigint, snapshot: string>, _corrupt string"
+        f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, lost array<string>, "
+        f"old_key struct<{key}>, source struct<lsn: bigint, ts_ms: bigint, snapshot: string>, _corrupt string"
     )
     options = {"columnNameOfCorruptRecord": "_corrupt"}
     message = F.when(F.octet_length("value") <= max_bytes, F.from_json(F.col("value").cast("string"), schema, options))
@@ -88,9 +91,10 @@ def _problem(table: Table, values: dict[str, Expression], max_bytes: int) -> Exp
         .when(~F.col("m.op").isin([op.value for op in Op]), F.concat(F.lit("unknown-op: "), F.col("m.op")))
         .when(F.col("m.source.lsn").isNull(), "missing-position: the message has no source.lsn")
         .when((F.col("m.op") != Op.TRUNCATE.value) & image, "missing-image: the message has no row")
+        .when(F.size("m.lost") > 0, F.concat(F.lit('bad-value: column "'), F.col("m.lost")[0], F.lit(_LOST)))
     )
     for n, column in enumerate(table.columns):
         if can_fail(column.encoding):
-            failed = F.col(f"`raw.{n}`").isNotNull() & values[column.name].isNull()
+            failed = unreadable(column, F.col(f"`raw.{n}`"), values[column.name], table.keys, F.col("m.op"))
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
     return problem

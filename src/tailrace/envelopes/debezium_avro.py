@@ -22,7 +22,7 @@ from pyspark.sql.avro.functions import from_avro
 from tailrace.core.change import Op
 from tailrace.core.table import Column, Table
 from tailrace.envelopes import connect, message
-from tailrace.envelopes._values import can_fail, decode, instant
+from tailrace.envelopes._values import can_fail, decode, instant, unreadable
 from tailrace.envelopes.debezium_json import OLD_KEY, position
 from tailrace.envelopes.message import PLACEHOLDER, Sample
 
@@ -144,7 +144,7 @@ class DebeziumAvro:
         problem = F.when(~truncate & ~F.col("m.there"), "missing-image: the message has no row")
         for column in table.columns:
             if can_fail(column.encoding):
-                failed = raw[column.name].isNotNull() & values[column.name].isNull()
+                failed = unreadable(column, raw[column.name], values[column.name], table.keys, F.col("op"))
                 problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
         return message.opened(parsed, values, unsent, problem, message.old_key(table))
 

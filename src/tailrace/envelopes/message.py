@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from tailrace.core.change import Op
 from tailrace.core.position import Phase
 from tailrace.core.table import Column, Table
-from tailrace.envelopes._values import can_fail, decode, quoted, raw_type
+from tailrace.envelopes._values import can_fail, decode, quoted, raw_type, unreadable
 
 COLUMNS = (
     "topic",
@@ -105,7 +105,7 @@ def open_json(rows: DataFrame, table: Table, placeholder: str) -> DataFrame:
     problem = F.when(F.col("m._cdc_corrupt").isNotNull(), "malformed: not a row of this table")
     for column in table.columns:
         if can_fail(column.encoding):
-            failed = raw[column.name].isNotNull() & values[column.name].isNull()
+            failed = unreadable(column, raw[column.name], values[column.name], table.keys, F.col("op"))
             if column.name in unsent:
                 failed &= ~unsent[column.name]
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')

@@ -22,6 +22,7 @@ from tailrace.core.table import Table
 from tailrace.envelopes._values import quoted
 from tailrace.envelopes.flat import Flat
 from tailrace.log._inferred import inferred, widened
+from tailrace.spark.kinds import kind_of
 
 _CORRUPT = "_cdc_corrupt"
 _ALIKE = tuple[str, bool, bool]
@@ -59,7 +60,7 @@ class Rows:
                 found |= inferred(self._lines(alike).select("value"))
             else:
                 table = widened(None, found, "files", ())
-                more = {f.name: f.dataType.simpleString() for f in self._parquet(alike).schema}
+                more = {f.name: kind_of(f.dataType) for f in self._parquet(alike).schema}
                 found = {c.name: c.type for c in widened(table, more, "files", ()).columns}
         return found
 
@@ -74,7 +75,7 @@ class Rows:
                 parts.append(envelope.from_lines(self._lines(alike), table, damaged=damaged))
             else:
                 read = self._parquet(alike)
-                kinds = {f.name: f.dataType.simpleString() for f in read.schema}
+                kinds = {f.name: kind_of(f.dataType) for f in read.schema}
                 raw = F.struct(*(F.col(quoted(name)) for name in kinds)).alias("raw")
                 parts.append(envelope.from_values(read.select(*_where(), raw), kinds, table))
         return reduce(DataFrame.unionByName, parts)

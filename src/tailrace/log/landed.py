@@ -3,6 +3,7 @@
     <root>/<log>/pages/0000000000000000-0000000000016383-s.parquet     a page of the snapshot
     <root>/<log>/pages/0000000000016384-0000000000020011-t.parquet     a page after it
     <root>/<log>/schemas/<fingerprint>.json                            what the rows of a page look like
+    <root>/<log>/empty.json                                            the tables that the snapshot found without rows
 
 A file's name carries its range of offsets; its footer carries what it holds and the two checkpoints it
 lies between. It is written under another name, made durable, and then renamed, so it is there whole or
@@ -20,7 +21,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.core.table import Table
-from tailrace.log.schemas import SchemaFile, SchemaFolder, sync
+from tailrace.log.schemas import EmptyTables, SchemaFile, SchemaFolder, sync
 from tailrace.log.shape import LIKE_KAFKA, Part, Shape
 from tailrace.log.slice import Contents, Slice, total, written_with
 
@@ -74,6 +75,7 @@ class LandedLog:
         self._schemas: SchemaFile | SchemaFolder = (
             SchemaFile(self._pages) if shape.one_schema_file else SchemaFolder(folder / name / "schemas")
         )
+        self._empty = EmptyTables(folder / name)
         self._known: dict[str, Table] = {}
         self._footers: dict[Path, _Footer] = {}
         self._listed: list[_File] | None = None
@@ -124,6 +126,10 @@ class LandedLog:
             )
         first = files[-1].last + 1 if files else 0
         ends_snapshot = bool(files) and files[-1].snapshot and not isinstance(page.checkpoint, Snapshotting)
+        if page.empty:
+            # Before the page: after a crash in between, the snapshot or its last page comes again and says the same.
+            with self._writing():
+                self._empty.put(page.empty)
         if page.rows.num_rows or ends_snapshot:
             with self._writing():
                 self._schemas.put(page.schemas)
@@ -237,6 +243,18 @@ class LandedLog:
         found = {(topic, fingerprint): count for topic, fingerprint, count in groups}
         counts = {key: found[key] for key in every.counts if key in found}
         return Slice(-1, -1, Contents(counts, every.features), read)
+
+    def begins(self) -> int:
+        """Return the offset before the first that is still there; -1 if nothing has expired."""
+        files = self._visible()
+        return files[0].first - 1 if files else -1
+
+    def empty(self) -> Mapping[str, Table]:
+        """Return, by topic, the tables that the snapshot found without rows."""
+        try:
+            return self._empty.get()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _corrupt(f'file "{self._empty.path}"', error) from error
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""

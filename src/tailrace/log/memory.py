@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,7 @@ class MemoryLog:
         self.ordered = ordered
         self._appended: list[_Appended] = []
         self._schemas: dict[str, Table] = {}
+        self._empty: dict[str, Table] = {}
         self._at: Checkpoint | None = None
         self._grown = threading.Condition()
 
@@ -72,6 +74,7 @@ class MemoryLog:
         contents = total(_contents(row) for row in rows)
         with self._grown:
             self._schemas.update(page.schemas)
+            self._empty.update(page.empty)
             self._appended.append(_Appended(first, rows, contents, page))
             self._at = page.checkpoint
             self._grown.notify_all()
@@ -100,6 +103,14 @@ class MemoryLog:
             return spark.createDataFrame(table).to(described(landed_rows.SPARK))
 
         return Slice(after, chosen[-1].last, total(part.contents for part in chosen), read)
+
+    def begins(self) -> int:
+        """Return the offset before the first that is still there: nothing expires here."""
+        return -1
+
+    def empty(self) -> Mapping[str, Table]:
+        """Return, by topic, the tables that the snapshot found without rows."""
+        return self._empty
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""

@@ -68,13 +68,41 @@ class SchemaFile:
         return found
 
 
+class EmptyTables:
+    """The tables that a snapshot found without rows, by topic, in one file: no row names their schema."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "empty.json"
+        self._known: dict[str, Table] | None = None
+
+    def put(self, tables: Mapping[str, Table]) -> None:
+        """Make `tables` durable, in place of what was there: a snapshot that is taken again finds them anew."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(self.path, json.dumps({topic: table.to_json() for topic, table in tables.items()}))
+        self._known = dict(tables)
+
+    def get(self) -> Mapping[str, Table]:
+        """Return the tables; an OSError, ValueError, KeyError or TypeError if they cannot be read."""
+        if self._known is None:
+            if not self.path.exists():
+                return {}
+            found = json.loads(self.path.read_text())
+            if not isinstance(found, dict):
+                raise ValueError("no tables")
+            self._known = {topic: table_from_json(table) for topic, table in found.items()}
+        return self._known
+
+
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 

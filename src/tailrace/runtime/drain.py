@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from tailrace.apply.target import Mark
 from tailrace.control.progress import Progress
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
+from tailrace.core.table import Table
 from tailrace.log.slice import Slice
 from tailrace.runtime.fold import Again, Choice, Counts, Fold
 from tailrace.runtime.report import Reporter
@@ -34,6 +35,19 @@ class ChangeLog(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Return when the log has grown, or after `seconds`."""
+        ...
+
+
+@runtime_checkable
+class Pumped(Protocol):
+    """A change log that we fill: one sequence, which knows the tables of its source also where they have no rows."""
+
+    def begins(self) -> int:
+        """Return the offset before the first that is still there; -1 if nothing has expired."""
+        ...
+
+    def empty(self) -> Mapping[str, Table]:
+        """Return, by topic, the tables that the snapshot found without rows."""
         ...
 
 
@@ -76,17 +90,33 @@ class Drain:
         """Return the offset up to which every table is known to be current.
 
         A table that was dropped, or restored from a backup, is behind what was noted of it: the target is the truth,
-        so the log is read again from its beginning, and the marks of the other tables skip what they have.
+        so the log is read again from its beginning, and the marks of the other tables skip what they have. So it is
+        when the progress was lost. Where the log has expired, it is read from what every table has; what is missing
+        even then halts (`log-gap`).
         """
         at, noted = self.progress.load(self.target, self.log.name), self.progress.noted(self.target, self.log.name)
-        for table in sorted({choice.table for choice in self.tables.values()} & noted.keys()):
-            mark = self.fold.target.mark(table)
-            if mark is None or mark.log != self.log.name or int(mark.offset) < noted[table]:
-                return -1
-        return at
+        tables = sorted({choice.table for choice in self.tables.values()})
+        whole = not isinstance(self.log, Pumped) or self.log.begins() == -1
+        if at == -1:
+            return -1 if whole else min((self._included(table) for table in tables), default=-1)
+        found = {table: self._included(table) for table in tables if table in noted}
+        behind = [offset for table, offset in found.items() if offset < noted[table]]
+        return at if not behind else -1 if whole else min(behind)
+
+    def _included(self, table: str) -> int:
+        mark = self.fold.target.mark(table)
+        return int(mark.offset) if mark is not None and mark.log == self.log.name else -1
+
+    def make_tables(self) -> None:
+        """Make the tables that have no rows yet: who asks for one is to find it empty, and not missing."""
+        if isinstance(self.log, Pumped):
+            for topic, table in self.log.empty().items():
+                if topic in self.tables:
+                    self.fold.make(self.tables[topic], table)
 
     def next_slice(self, after: int, upto: int | None = None) -> Slice | None:
         """Return what comes after offset `after`, as far as one slice goes."""
+        self.make_tables()
         return self.log.slice(after, self.pace.max_rows, upto)
 
     def apply(self, piece: Slice) -> list[Counts]:

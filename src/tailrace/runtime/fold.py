@@ -157,10 +157,19 @@ class Fold:
         self._report = report
         self._warned: set[str] = set()
         self._marks: dict[str, Mark] = {}
+        self._made: set[str] = set()
 
     def marks(self) -> dict[str, Mark]:
         """Return the marks of the tables that were looked at, as last seen."""
         return dict(self._marks)
+
+    def make(self, choice: Choice, table: Table) -> None:
+        """Make the table for `table` of the source if the target has none; it is asked once."""
+        if choice.table not in self._made:
+            if self.target.have(choice.table) is None:
+                fitted, _ = self._fit(None, [table], choice)
+                self.target.evolve(choice.table, fitted)
+            self._made.add(choice.table)
 
     def table(self, piece: Slice, topic: str, choice: Choice, again: Again | None = None) -> Counts:
         """Apply what `piece` has of `topic` to its table; doing it again changes nothing.

@@ -21,6 +21,7 @@ from tailrace.core.checkpoint import Checkpoint, Place, Snapshotting, Tailing
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
+from tailrace.core.table import Table
 from tailrace.sources import _postgres_server as server
 from tailrace.sources._debezium.engine import Batch, Engine
 from tailrace.sources._debezium.stand import Stand, lsn_text, stand_at
@@ -210,7 +211,7 @@ class PostgresSource:
         noted = Tailing(origin, start.place()) if start else Snapshotting(origin, lsn_text(0), "0")
         if noted != since:
             yield Page(_no_rows(), since, noted)
-        yield from self._read(tables, origin, noted, start, goal)
+        yield from self._read(tables, origin, noted, start, goal, waiting=frozenset(tables))
 
     def _resume(self, since: Tailing, goal: int | None) -> Iterator[Page[pa.Table]]:
         stand = stand_at(since.at)
@@ -305,7 +306,9 @@ class PostgresSource:
         since: Checkpoint | None,
         resume: Stand | None,
         goal: int | None,
+        waiting: frozenset[str] = frozenset(),
     ) -> Iterator[Page[pa.Table]]:
+        """Read on from `resume`; of the tables that are `waiting`, tell what they look like even if no row comes."""
         self._acknowledged = None
         config = engine_config(
             self._options, list(tables), self._batch_rows, self._heartbeat_seconds, fresh=resume is None
@@ -326,8 +329,12 @@ class PostgresSource:
                     if resume is None and self._epoch > 1:
                         rows = pa.concat_tables([reset_rows(self._topic_prefix, tables), rows])
                 checkpoint = _checkpoint(origin, batch, start)
-                if rows.num_rows or checkpoint != since:
-                    yield Page(rows, since, checkpoint, batch.schemas)
+                waiting = waiting - {table.name for table in batch.schemas.values()}
+                empty: dict[str, Table] = {}
+                if waiting and isinstance(checkpoint, Tailing):
+                    empty, waiting = self._empty(engine, waiting), frozenset()
+                if rows.num_rows or empty or checkpoint != since:
+                    yield Page(rows, since, checkpoint, batch.schemas, empty)
                     since = checkpoint
                 engine.release(self._acknowledged)
                 if goal is not None and isinstance(checkpoint, Tailing) and _passed(batch, start, goal):
@@ -335,6 +342,10 @@ class PostgresSource:
                     return
         finally:
             engine.close()
+
+    def _empty(self, engine: Engine, tables: frozenset[str]) -> dict[str, Table]:
+        known = {name: engine.table(name) for name in sorted(tables)}
+        return {f"{self._topic_prefix}.{name}": table for name, table in known.items() if table is not None}
 
     def _start_of(self, resume: Stand | None) -> int:
         """Return where the stream begins; halt if the slot was replaced while the engine was starting."""

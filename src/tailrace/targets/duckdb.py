@@ -165,14 +165,15 @@ class DuckDB:
 
     def translate(self, error: Exception, what: str) -> TailraceError:
         text = " ".join(str(error).split())
+        # First, for DuckDB tells of it as a transaction that failed.
+        if "No space left" in text:
+            hint = "Nothing was committed. Free some space; the batch is then applied again."
+            return Retryable("disk-full", f"there was no space left while {what}", hint)
         if "lock" in text and isinstance(error, duckdb.IOException):
             hint = "DuckDB lets one process at a time open a file for writing. Close the other one."
             return Retryable("target-locked", f'another process has "{self._path.name}" open, met while {what}', hint)
         if isinstance(error, duckdb.TransactionException):
             return Retryable("write-conflict", f"another writer committed first while {what}")
-        if "No space left" in text:
-            hint = "Nothing was committed. Free some space; the batch is then applied again."
-            return Retryable("disk-full", f"there was no space left while {what}", hint)
         if isinstance(error, duckdb.OutOfMemoryException):
             hint = "Nothing was committed. Lower slice.max_rows, or give the process more memory."
             return Halt("target-memory", f"DuckDB had not enough memory while {what}", hint)

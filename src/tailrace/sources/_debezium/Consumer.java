@@ -28,6 +28,7 @@ import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
+import org.apache.kafka.connect.data.SchemaBuilder;
 import org.apache.kafka.connect.data.Struct;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.runtime.WorkerConfig;
@@ -51,11 +52,10 @@ import org.apache.logging.log4j.core.config.Property;
  */
 public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.CompletionCallback {
 
-    private static final int NUMBER = 0, REAL = 1, BOOL = 2, TEXT = 3, BINARY = 4, TEXT_BYTES = 5, ARRAY = 6, NESTED = 7, DECIMAL = 8, DAYS = 9;
+    private static final int NUMBER = 0, REAL = 1, BOOL = 2, TEXT = 3, BINARY = 4, TEXT_BYTES = 5, ARRAY = 6, NESTED = 7, DECIMAL = 8;
     private static final int ROW = 0, MESSAGE = 1, HEARTBEAT = 2, OTHER = 3;
     private static final int MANY_SCHEMAS = 4096;
     private static final int MANY_DIGITS = 2000;
-    private static final int EARLIEST_DAY = -2440588;
 
     /** The shape of one table's messages, worked out once per schema object. */
     private static final class Layout {
@@ -97,6 +97,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
     private final JsonGenerator keyWriter;
     private final JsonGenerator valueWriter;
     private final ArrayList unchanged = new ArrayList();
+    private final ArrayList lost = new ArrayList();
     private long[] times = new long[1024];
     private int[] schemas = new int[1024];
     private int[] keyEnds = new int[1025];
@@ -387,12 +388,9 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         writeRow(out, layout, before, null);
         out.writeFieldName("after");
         writeRow(out, layout, after, before);
-        if (after != null && !unchanged.isEmpty()) {
-            out.writeArrayFieldStart("unchanged");
-            for (int i = 0; i < unchanged.size(); i++) {
-                out.writeString((SerializedString) unchanged.get(i));
-            }
-            out.writeEndArray();
+        if (after != null) {
+            writeNames(out, "unchanged", unchanged);
+            writeNames(out, "lost", lost);
         }
         Header old = "c".equals(op) && layout.keyed ? record.headers().lastWithName("__debezium.oldkey") : null;
         if (old != null) {
@@ -430,8 +428,19 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         valueEnds[rows] = values.size();
     }
 
+    private static void writeNames(JsonGenerator out, String what, ArrayList names) throws IOException {
+        if (!names.isEmpty()) {
+            out.writeArrayFieldStart(what);
+            for (int i = 0; i < names.size(); i++) {
+                out.writeString((SerializedString) names.get(i));
+            }
+            out.writeEndArray();
+        }
+    }
+
     private void writeRow(JsonGenerator out, Layout layout, Struct row, Struct before) throws IOException {
         unchanged.clear();
+        lost.clear();
         if (row == null) {
             out.writeNull();
             return;
@@ -440,11 +449,18 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         for (int i = 0; i < layout.columns.length; i++) {
             // Connect's plain get would put the column's default in the place of a NULL.
             Object value = row.getWithoutDefault(layout.columns[i].name());
-            if (value != null && layout.kinds[i] >= TEXT && isUnavailable(layout.kinds[i], value)) {
+            if (value == Exact.LOST) {
+                lost.add(layout.names[i]);
+                value = null;
+            } else if (value != null && layout.kinds[i] >= TEXT && isUnavailable(layout.kinds[i], value)) {
                 value = before == null ? null : before.getWithoutDefault(layout.columns[i].name());
                 if (value == null || isUnavailable(layout.kinds[i], value)) {
                     unchanged.add(layout.names[i]);
                     continue;
+                }
+                if (value == Exact.LOST) {
+                    lost.add(layout.names[i]);
+                    value = null;
                 }
             }
             out.writeFieldName(layout.names[i]);
@@ -488,9 +504,6 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
             case NUMBER:
                 out.writeNumber(((Number) value).longValue());
                 break;
-            case DAYS:
-                out.writeNumber(days(((Number) value).longValue()));
-                break;
             case REAL:
                 if (value instanceof Float) {
                     out.writeNumber(((Float) value).floatValue());
@@ -527,14 +540,6 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
                 inner.close();
                 out.writeString(text.toString());
         }
-    }
-
-    // The engine makes some number of an infinite date; no date of PostgreSQL is that early.
-    private static long days(long value) {
-        if (value < EARLIEST_DAY) {
-            throw new IllegalStateException("a value cannot be carried: an infinite date");
-        }
-        return value;
     }
 
     // PostgreSQL's own words for what is not a number; and a negative scale comes as thousands of zeros.
@@ -651,6 +656,24 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         return layout;
     }
 
+    /** Describe a table that no row has come of, from what the engine knows; null if it has not met the table. */
+    public String table(Exact.Known known, String table) throws IOException {
+        Map columns = known.columns(table);
+        if (columns == null) {
+            return null;
+        }
+        SchemaBuilder row = SchemaBuilder.struct();
+        for (Iterator each = columns.entrySet().iterator(); each.hasNext();) {
+            Map.Entry column = (Map.Entry) each.next();
+            row.field((String) column.getKey(), (Schema) column.getValue());
+        }
+        Layout layout = new Layout();
+        columns(layout, row.build());
+        List keys = (List) keysOf.get(table);
+        layout.keyed = keys != null && !keys.isEmpty();
+        return description(table, layout, keys);
+    }
+
     private static void columns(Layout layout, Schema schema) {
         List fields = schema.fields();
         int size = fields.size();
@@ -669,9 +692,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
 
     private static int kind(Schema schema) {
         Schema.Type type = schema.type();
-        if ("io.debezium.time.Date".equals(schema.name())) {
-            return DAYS;
-        } else if (type == Schema.Type.INT8 || type == Schema.Type.INT16 || type == Schema.Type.INT32 || type == Schema.Type.INT64) {
+        if (type == Schema.Type.INT8 || type == Schema.Type.INT16 || type == Schema.Type.INT32 || type == Schema.Type.INT64) {
             return NUMBER;
         } else if (type == Schema.Type.FLOAT32 || type == Schema.Type.FLOAT64) {
             return REAL;

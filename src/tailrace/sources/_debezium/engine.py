@@ -90,6 +90,10 @@ class Engine:
         if resume:
             self._consumer.resume(resume.commit, resume.xid, resume.lsn, resume.count)
             properties.setProperty("tailrace.place", str(resume.commit))
+        name = secrets.token_hex(8)
+        for setting, value in (("converters", "exact"), ("exact.type", "tailrace.Exact"), ("exact.engine", name)):
+            properties.setProperty(setting, value)
+        self._known = java.Exact.announce(name, properties)
         java.Tripwire.reset()
         self._consumer.start(java.build(properties, self._consumer))
 
@@ -102,6 +106,11 @@ class Engine:
     def release(self, place: int | None) -> None:
         """Let the engine go on; `place` is what has become durable since, None if nothing has."""
         self._consumer.release(-1 if place is None else place)
+
+    def table(self, name: str) -> Table | None:
+        """Return what the table called `name` looks like, also if it has no rows; None if that is not known."""
+        described = self._consumer.table(self._known, name)
+        return None if described is None else table_of(json.loads(str(described)))
 
     def ended(self) -> bool:
         """Say whether the engine has stopped, by itself or because it was closed."""
@@ -206,15 +215,19 @@ def _start() -> Any:
                 convertStrings=False,
                 interrupt=False,
             )
-    compiler = jpype.JClass("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(jpype.JClass("java.lang.ClassLoader").getSystemClassLoader())
-    compiler.cook(files(__package__).joinpath("Consumer.java").read_text("utf-8"))
-    loader = compiler.getClassLoader()
+    loader = jpype.JClass("java.lang.ClassLoader").getSystemClassLoader()
+    for name in ("Exact.java", "Consumer.java"):
+        compiler = jpype.JClass("org.codehaus.janino.SimpleCompiler")()
+        compiler.setTargetVersion(8)
+        compiler.setParentClassLoader(loader)
+        compiler.cook(files(__package__).joinpath(name).read_text("utf-8"))
+        loader = compiler.getClassLoader()
     tripwire = jpype.JClass(loader.loadClass("tailrace.Consumer$Tripwire"))
     tripwire.install()
 
     class Java:
         Consumer = jpype.JClass(loader.loadClass("tailrace.Consumer"))
+        Exact = jpype.JClass(loader.loadClass("tailrace.Exact"))
         Tripwire = tripwire
         HashMap = jpype.JClass("java.util.HashMap")
         ArrayList = jpype.JClass("java.util.ArrayList")

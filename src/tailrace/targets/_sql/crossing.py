@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace.apply.engine import column
 from tailrace.spark.frame import frame
+from tailrace.spark.kinds import kind_of
 from tailrace.targets._columns import UNCHANGED
 from tailrace.targets._sql.dialect import Dialect, Kind
 from tailrace.targets._sql.statements import KEPT
@@ -21,7 +22,7 @@ CHUNK = 10_000
 
 def outgoing(rows: DataFrame, types: Mapping[str, str], dialect: Dialect) -> Iterable[pa.RecordBatch]:
     """Yield the columns of `rows` that `types` names, as they are stored, in chunks."""
-    have = {field.name: field.dataType.simpleString() for field in rows.schema}
+    have = {field.name: kind_of(field.dataType) for field in rows.schema}
     values = []
     for name, kind in types.items():
         value = column(name) if have[name] == kind else column(name).cast(kind)

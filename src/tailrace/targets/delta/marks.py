@@ -14,6 +14,7 @@ from tailrace.apply.target import Mark, is_log, mark_from_json
 from tailrace.core.errors import Halt
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.place import Owner
+from tailrace.targets.delta.tombstones import Committed, Grave
 
 _FORMAT = 1
 
@@ -25,6 +26,7 @@ Rebuild = Callable[[str, int], Mark]
 class _Seen:
     version: int
     mark: Mark | None
+    grave: Grave | None = None
 
 
 class Marks:
@@ -34,26 +36,31 @@ class Marks:
         self._owner = owner
         self._seen: _Seen | None = None
 
-    def stamp(self, mark: Mark) -> str:
-        """Return the metadata of the commit that sets `mark`."""
+    def stamp(self, mark: Mark, attempt: str, grave: Grave | None) -> str:
+        """Return the metadata of the commit that sets `mark`; no two attempts have the same."""
         owner = [self._owner.pipeline, self._owner.target, self._owner.table]
-        return json.dumps({"tailrace": _FORMAT, "owner": owner, "mark": mark.to_json()})
+        told = {"tailrace": _FORMAT, "owner": owner, "mark": mark.to_json(), "attempt": attempt}
+        return json.dumps({**told, "grave": list(grave)} if grave else told)
+
+    @property
+    def grave(self) -> Grave | None:
+        """Return the newest commit that buried anything, as of the mark that was read last."""
+        return self._seen.grave if self._seen else None
 
     def read(self, log: DeltaLog, snapshot: Snapshot, rebuild: Rebuild) -> Mark | None:
         """Return the mark that the rows of `snapshot` include, whichever change log brought them."""
         seen = self._seen
-        if seen is None or seen.version > snapshot.version:
-            mark = self._search(log, snapshot, 0, rebuild)
-        elif seen.version < snapshot.version:
-            mark = self._search(log, snapshot, seen.version + 1, rebuild) or seen.mark
-        else:
+        if seen is not None and seen.version == snapshot.version:
             return seen.mark
-        self._seen = _Seen(snapshot.version, mark)
+        known = seen if seen is not None and seen.version < snapshot.version else None
+        found = self._search(log, snapshot, known.version + 1 if known else 0, rebuild)
+        mark, grave = found or ((known.mark, known.grave) if known else (None, None))
+        self._seen = _Seen(snapshot.version, mark, grave)
         return mark
 
-    def remember(self, commit: Commit, mark: Mark) -> None:
+    def remember(self, commit: Commit, mark: Mark, grave: Grave | None) -> None:
         """Take note of our own commit, so that it need not be read back."""
-        self._seen = _Seen(commit.version, mark)
+        self._seen = _Seen(commit.version, mark, grave)
 
     def forget(self) -> None:
         """Read the log afresh the next time: the table is a new one."""
@@ -68,12 +75,15 @@ class Marks:
         # A compaction that Delta does behind our commit carries the same stamp; the first one is ours.
         return ours[-1] if ours else None
 
-    def committed(self, snapshot: Snapshot) -> dict[str, int]:
-        """Return how far the table has committed, by change log, the latest first; replays are apart."""
+    def committed(self, snapshot: Snapshot) -> Committed:
+        """Return how far the table has committed, by sequence, the latest first, and what was buried last."""
         logs = ((self._owner.log_of(app_id), offset) for app_id, offset in snapshot.transactions())
-        return {log: offset for log, offset in logs if log}
+        mark = self._seen.mark if self._seen else None
+        return Committed({log: offset for log, offset in logs if log}, mark.log if mark else "", self.grave)
 
-    def _search(self, log: DeltaLog, snapshot: Snapshot, oldest: int, rebuild: Rebuild) -> Mark | None:
+    def _search(
+        self, log: DeltaLog, snapshot: Snapshot, oldest: int, rebuild: Rebuild
+    ) -> tuple[Mark, Grave | None] | None:
         last = snapshot.version + 1
         for commit in log.commits(snapshot.version, oldest):
             last = commit.version
@@ -83,15 +93,15 @@ class Marks:
                     f'table "{self._owner.table}" was restored to an earlier version, by commit {commit.version}',
                     "Its rows no longer include what its mark says. Drop the table, so that it is built again.",
                 )
-            if mark := self._unstamp(commit.metadata):
-                return mark
+            if found := self._unstamp(commit.metadata):
+                return found
         if last == oldest:
             return None
         # Delta drops old commits from its log (after 30 days), but never our transactions.
-        newest = next((entry for entry in self.committed(snapshot).items() if is_log(entry[0])), None)
-        return rebuild(*newest) if newest else None
+        newest = next((entry for entry in self.committed(snapshot).offsets.items() if is_log(entry[0])), None)
+        return (rebuild(*newest), None) if newest else None
 
-    def _unstamp(self, metadata: str) -> Mark | None:
+    def _unstamp(self, metadata: str) -> tuple[Mark, Grave | None] | None:
         if not metadata.startswith('{"tailrace":'):
             return None
         stored = json.loads(metadata)
@@ -101,4 +111,5 @@ class Marks:
                 f'the mark of table "{self._owner.table}" has format {stored["tailrace"]}, newer than {_FORMAT}',
                 "A newer Tailrace wrote it. Run that one.",
             )
-        return mark_from_json(stored["mark"])
+        log, offset, attempt = stored.get("grave") or ("", -1, "")
+        return mark_from_json(stored["mark"]), (log, offset, attempt) if attempt else None

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from tailrace.core import nested
 from tailrace.core.errors import Halt
 from tailrace.core.table import END, RESERVED, SEQUENCE, START, Column, Table, table_from_json
+from tailrace.spark.kinds import kind_of
 from tailrace.targets._columns import EVENT_COLUMNS
 from tailrace.targets._merge import literal, quote
 from tailrace.targets.delta.log import Snapshot
@@ -33,7 +34,7 @@ def table_of(snapshot: Snapshot, name: str) -> Table:
     schema = snapshot.schema()
     ours = {START, END} if SEQUENCE in schema.names else set[str]()
     fields = (field for field in schema if not field.name.startswith(RESERVED) and field.name not in ours)
-    columns = [Column(field.name, field.dataType.simpleString()) for field in fields]
+    columns = [Column(field.name, kind_of(field.dataType)) for field in fields]
     return Table(name, tuple(columns), tuple(json.loads(snapshot.properties()[KEYS])))
 
 
@@ -41,7 +42,7 @@ def create(
     session: SparkSession, place: Place, table: Table, columns: Sequence[tuple[str, str]], ours: Mapping[str, str]
 ) -> None:
     """Create the table empty and marked as ours, in one commit; do nothing if it is there."""
-    properties = {"delta.enableDeletionVectors": "false", **ours, **mapping(name for name, _ in columns)}
+    properties = {"delta.enableDeletionVectors": "false", **ours, **mapping(columns)}
     names = [name for name, _ in columns]
     if any(names.index(key) >= _INDEXED for key in table.keys):
         # Delta keeps statistics of the first columns only, and a MERGE skips files by those of the key.
@@ -76,7 +77,7 @@ def finish(session: SparkSession, place: Place, snapshot: Snapshot) -> bool:
 
 def widen(session: SparkSession, place: Place, snapshot: Snapshot, columns: Iterable[Column]) -> None:
     """Give `columns` their new types; one that has it already is left alone."""
-    have = {field.name: field.dataType.simpleString() for field in snapshot.schema()}
+    have = {field.name: kind_of(field.dataType) for field in snapshot.schema()}
     changed = [column for column in columns if have.get(column.name, column.type) != column.type]
     if changed and snapshot.properties().get("delta.enableTypeWidening") != "true":
         set_properties(session, place, {"delta.enableTypeWidening": "true"})
@@ -86,6 +87,7 @@ def widen(session: SparkSession, place: Place, snapshot: Snapshot, columns: Iter
 
 def _grow(session: SparkSession, place: Place, column: Column, old: str) -> None:
     fields = nested.added(old, column.type)
+    ensure(session, place, mapping([(column.name, column.type)]))
     if fields:
         listed = ", ".join(f"{quote(column.name)}.{path} {kind}" for path, kind in fields)
         session.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({listed})")
@@ -106,9 +108,9 @@ def ensure(session: SparkSession, place: Place, wanted: Mapping[str, str]) -> No
         set_properties(session, place, missing)
 
 
-def mapping(names: Iterable[str]) -> dict[str, str]:
-    """Return the property that lets Parquet carry `names`, if any of them needs it."""
-    needed = any(_NEEDS_MAPPING & set(name) for name in names)
+def mapping(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the property that lets Parquet carry the names of `columns`, by type, if any of them needs it."""
+    needed = any(_NEEDS_MAPPING & set(name) for top, kind in columns for name in (top, *nested.names(kind)))
     return {"delta.columnMapping.mode": "name"} if needed else {}
 
 
@@ -124,7 +126,7 @@ def _finish(session: SparkSession, place: Place, snapshot: Snapshot, columns: Se
 def _add(session: SparkSession, place: Place, snapshot: Snapshot, columns: Sequence[Column]) -> None:
     if not columns:
         return
-    wanted = mapping(column.name for column in columns)
+    wanted = mapping((column.name, column.type) for column in columns)
     if wanted and snapshot.properties().get("delta.columnMapping.mode", "none") == "none":
         set_properties(session, place, wanted)
     last = _last_user_column(snapshot.schema())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -137,28 +138,29 @@ class DeltaTable:
     def apply(self, batch: Batch) -> Applied:
         """Write the rows and the mark in one commit, unless the table includes them already."""
         with self._doing("preparing a batch"):
+            ticket = self._tombstones.ticket() if batch.after and self._mode != "append" else None
             log, snapshot = self._existing()
             snapshot = self._finish_fill(log, snapshot)
             mark = self._read_mark(log, snapshot)
             if batch.after and mark and mark != batch.after:
-                raise Retryable(
-                    "write-conflict",
-                    f'another writer committed to table "{self._place.path or self._place.sql}" in the meantime',
-                    "Nothing was written. Apply the batch again, one call at a time.",
-                )
+                raise self._conflict()
             if mark and mark.includes(batch.mark):
                 return Applied()
             failpoint("C19")
+            attempt, grave = secrets.token_hex(8), self._marks.grave
             if self._mode == "append":
-                commit = self._commit(log, snapshot, batch, None)
+                measured = None
             else:
                 measured = measure(batch)
                 snapshot = self._choose_deletion_vectors(log, snapshot)
                 gone = measured.deletes if self._mode == "scd1" else 0
-                self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), gone)
-                commit = self._commit(log, snapshot, batch, measured)
-                self._tombstones.settle()
-        self._marks.remember(commit, batch.mark)
+                buried = self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), gone, attempt, ticket)
+                # A replay is numbered apart from the log, and what counts of the log stays as it is.
+                if buried and not batch.replay:
+                    grave = (batch.mark.log, int(batch.mark.offset), attempt)
+            commit = self._commit(log, snapshot, batch, measured, self._marks.stamp(batch.mark, attempt, grave))
+            self._tombstones.settle()
+        self._marks.remember(commit, batch.mark, grave)
         failpoint("C25")
         return _applied(commit)
 
@@ -168,8 +170,7 @@ class DeltaTable:
             with self._doing("collecting tombstones"):
                 self._tombstones.collect(before)
 
-    def _commit(self, log: DeltaLog, before: Snapshot, batch: Batch, measured: Measured | None) -> Commit:
-        stamp = self._marks.stamp(batch.mark)
+    def _commit(self, log: DeltaLog, before: Snapshot, batch: Batch, measured: Measured | None, stamp: str) -> Commit:
         failpoint("C22")
         try:
             with shared_view(batch.rows) as view:
@@ -185,6 +186,8 @@ class DeltaTable:
             return landed
         failpoint("C23")
         landed = self._marks.landed(log, before, stamp)
+        if landed is None and self._moved(log, before, batch.mark.log):
+            raise self._conflict()
         if landed is None:
             raise Halt(
                 "commit-not-seen",
@@ -194,6 +197,19 @@ class DeltaTable:
                 "and filled again, or the table restored? Give the log a new root, or write to a new target table.",
             )
         return landed
+
+    def _moved(self, log: DeltaLog, before: Snapshot, change_log: str) -> bool:
+        """Say whether somebody else has committed from `change_log` since `before`."""
+        now = log.snapshot()
+        then = self._marks.committed(before).offsets.get(change_log, -1)
+        return now is not None and self._marks.committed(now).offsets.get(change_log, -1) > then
+
+    def _conflict(self) -> Retryable:
+        return Retryable(
+            "write-conflict",
+            f'another writer committed to table "{self._place.path or self._place.sql}" in the meantime',
+            "Nothing was written. Apply the batch again, one call at a time.",
+        )
 
     def _append(self, rows: DataFrame, before: Snapshot, batch: Batch, stamp: str) -> None:
         if self._mode != "append":
@@ -238,7 +254,7 @@ class DeltaTable:
             high = self.known().agg(F.max(POSITION)).collect()[0][0] or ""
             committed = self._marks.committed(snapshot)
             floor, (replays, _) = self._tombstones.floor(committed), replays_of(change_log, 0)
-            return Mark(change_log, offset, max(high, floor), floor, replays=committed.get(replays, 0))
+            return Mark(change_log, offset, max(high, floor), floor, replays=committed.offsets.get(replays, 0))
 
         return self._marks.read(log, snapshot, rebuild)
 

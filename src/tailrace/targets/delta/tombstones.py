@@ -1,8 +1,10 @@
 """What is remembered of deleted rows, and of records that do not show: a Delta table beside each table.
 
 Tombstones are appended before the rows of their batch, with the change log and offset of the mark that
-batch will set. One counts only if the table has committed that far in that log, so the commit of the
-rows stays the one commit point: a crash between the two leaves tombstones that do not count. See ADR 5.
+batch will set, and with the name of the attempt. One counts only if that very attempt was committed, so the
+commit of the rows stays the one commit point: a crash between the two, or another writer that was quicker,
+leaves tombstones that do not count. The mark names the newest attempt that buried anything; what lies below
+it was cleared of all others before that attempt wrote. See ADR 5 and ADR 18.
 
 A truncate leaves one row too, with its position, so that the floor of a table outlives the Delta log.
 In mode scd2 whole events are remembered so: deletes, and earlier events of a run. See ADR 7.
@@ -12,21 +14,62 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import Batch
+from tailrace.core.errors import Retryable
 from tailrace.core.table import Column as TableColumn
+from tailrace.spark.kinds import kind_of
 from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.place import Place
 
-_LOG, _OFFSET, _DAY = "_cdc_log", "_cdc_offset", "_cdc_day"
+_LOG, _OFFSET, _DAY, _ATTEMPT = "_cdc_log", "_cdc_offset", "_cdc_day", "_cdc_attempt"
+_APP = "tailrace/tombstones"
+"""Under this name appends are numbered, where several writers may meet: of two with one number, Delta takes one."""
 
-Committed = dict[str, int]
-"""How far a table has committed, by change log."""
+Grave = tuple[str, int, str]
+"""A commit that buried something: the change log and offset of its mark, and the name of the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What of the tombstones has been committed: how far each change log, and the newest that buried anything."""
+
+    offsets: dict[str, int]
+    current: str = ""
+    """The change log of the mark."""
+    grave: Grave | None = None
+
+    def counts(self) -> str:
+        """Return, in SQL, which tombstones count."""
+        each = []
+        for log, offset in sorted(self.offsets.items()):
+            upto = f"{_OFFSET} <= {offset}"
+            if self.grave and log == self.grave[0]:
+                last, attempt = self.grave[1], literal(self.grave[2])
+                upto = f"({_OFFSET} < {last} OR ({_OFFSET} = {last} AND {_ATTEMPT} = {attempt}))"
+            elif self.grave and log == self.current:
+                continue
+            each.append(f"({_LOG} = {literal(log)} AND {upto})")
+        return " OR ".join(each) or "false"
+
+    def reached(self) -> str:
+        """Return, in SQL, which tombstones lie where the table has committed: those that do not count never will."""
+        each = (f"({_LOG} = {literal(log)} AND {_OFFSET} <= {n})" for log, n in sorted(self.offsets.items()))
+        return " OR ".join(each) or "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """How the tombstones stood before the mark was read: nobody may have appended since."""
+
+    version: int
+    number: int
 
 
 class Tombstones:
@@ -38,18 +81,30 @@ class Tombstones:
         self._exists = False
         self._clean = False
 
-    def bury(self, batch: Batch, committed: Callable[[], Committed], deletes: int) -> None:
-        """Append the deletes and the truncate of `batch`, which count once its mark is committed.
+    def ticket(self) -> Ticket:
+        """Return what an append needs where several may write; to be asked for before the mark is read."""
+        log = self._place.log(self._session)
+        snapshot = log.snapshot() if log else None
+        if snapshot is None:
+            return Ticket(-1, -1)
+        return Ticket(snapshot.version, dict(snapshot.transactions()).get(_APP, -1))
 
-        On a repeat after a crash the ones it left are removed first, so they do not pile up.
+    def bury(
+        self, batch: Batch, committed: Callable[[], Committed], deletes: int, attempt: str, ticket: Ticket | None
+    ) -> bool:
+        """Append the deletes and the truncate of `batch`, which count once `attempt` is committed; say if any are.
+
+        On a repeat after a crash the ones it left are removed first, so they do not pile up. With a `ticket`, others
+        may write too: what may still be committed by them is left alone, and an append behind theirs is refused.
         """
         if not self._clean:
-            self._remove_uncounted(committed())
+            self._remove_uncounted(committed(), alone=ticket is None)
         if not deletes and not batch.truncate and batch.hidden is None:
-            return
+            return False
         self._clean = False
-        self._append(batch)
+        self._append(batch, attempt, ticket)
         self._exists = True
+        return True
 
     def settle(self) -> None:
         """Take note that the last batch was committed, so that there is nothing to remove before the next."""
@@ -64,13 +119,17 @@ class Tombstones:
         """Return what counts and has a key within `near`, and truncates; `None` if there never was anything."""
         if not self._there():
             return None
-        return self._read().where(_counts(committed) & ((F.col(OP) == "t") | inside(near))).drop(_LOG, _DAY)
+        return (
+            self._read()
+            .where(F.expr(committed.counts()) & ((F.col(OP) == "t") | inside(near)))
+            .drop(_LOG, _DAY, _ATTEMPT)
+        )
 
     def floor(self, committed: Committed) -> str:
         """Return the position of the newest truncate that counts, empty if there was none."""
         if not self._there():
             return ""
-        truncates = self._read().where((F.col(OP) == "t") & _counts(committed))
+        truncates = self._read().where((F.col(OP) == "t") & F.expr(committed.counts()))
         return truncates.agg(F.max(POSITION)).collect()[0][0] or ""
 
     def widen(self, columns: tuple[TableColumn, ...]) -> None:
@@ -89,13 +148,14 @@ class Tombstones:
         if self._read().where(old).limit(1).count():
             self._session.sql(f"DELETE FROM {self._place.sql} WHERE {old}")
 
-    def _append(self, batch: Batch) -> None:
+    def _append(self, batch: Batch, attempt: str, ticket: Ticket | None) -> None:
         today = F.lit(datetime.datetime.now(datetime.UTC).date())
         sequence, number = batch.step
         stamp = [
             F.lit(sequence).alias(_LOG),
             F.lit(number).cast("bigint").alias(_OFFSET),
             today.alias(_DAY),
+            F.lit(attempt).alias(_ATTEMPT),
         ]
         if batch.hidden is None:
             keys = [F.col(quote(key)).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
@@ -109,17 +169,35 @@ class Tombstones:
             )
             rows = rows.unionByName(one)
         # The first one makes the table, in the same commit.
-        mapping = shape.mapping(rows.columns)
+        mapping = shape.mapping((field.name, kind_of(field.dataType)) for field in rows.schema)
         if self._there():
             shape.ensure(self._session, self._place, mapping)
             options = {"mergeSchema": "true"}
         else:
             options = {"delta.autoOptimize.autoCompact": "true", **mapping}
+        if ticket is not None:
+            options |= {"txnAppId": _APP, "txnVersion": str(ticket.number + 1), "userMetadata": attempt}
         self._place.append(rows.coalesce(1), [_DAY], **options)
+        if ticket is not None and not self._landed(ticket, attempt):
+            raise Retryable(
+                "write-conflict",
+                f'another writer was quicker to write beside table "{batch.table.name}"',
+                "Nothing was written. Apply the batch again, one call at a time.",
+            )
 
-    def _remove_uncounted(self, committed: Committed) -> None:
-        if self._there() and self._read().where(~_counts(committed)).limit(1).count():
-            self._session.sql(f"DELETE FROM {self._place.sql} WHERE NOT ({_counts_sql(committed)})")
+    def _landed(self, ticket: Ticket, attempt: str) -> bool:
+        log = self._place.log(self._session)
+        now = log.snapshot() if log else None
+        if log is None or now is None:
+            return False
+        return any(commit.metadata == attempt for commit in log.commits(now.version, ticket.version + 1))
+
+    def _remove_uncounted(self, committed: Committed, *, alone: bool) -> None:
+        if self._there():
+            # A table from before attempts had names has none to go by; then nothing names one either.
+            dead = f"NOT ({committed.counts()})" + ("" if alone else f" AND ({committed.reached()})")
+            if self._read().where(dead).limit(1).count():
+                self._session.sql(f"DELETE FROM {self._place.sql} WHERE {dead}")
         self._clean = True
 
     def _there(self) -> bool:
@@ -130,12 +208,3 @@ class Tombstones:
 
     def _read(self) -> DataFrame:
         return self._place.read(self._session)
-
-
-def _counts(committed: Committed) -> Column:
-    return F.expr(_counts_sql(committed))
-
-
-def _counts_sql(committed: Committed) -> str:
-    each = [f"({_LOG} = {literal(log)} AND {_OFFSET} <= {offset})" for log, offset in sorted(committed.items())]
-    return " OR ".join(each) or "false"

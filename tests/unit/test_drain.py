@@ -1,0 +1,87 @@
+"""Where a drain begins: behind what the target says it has, and never in the middle of what it lacks."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.apply.target import Mark
+from tailrace.control.progress import Progress
+from tailrace.control.rejects import Rejects
+from tailrace.core.errors import Halt
+from tailrace.core.table import Evolution, fit
+from tailrace.log.landed import LandedLog
+from tailrace.runtime.drain import Drain, Pace
+from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.report import Silent
+from tailrace.targets.memory import MemoryTarget
+from tests.contracts.log import ITEMS, NOTES, chain
+
+CHOICES = {f"cdc.{table.name}": Choice(table.name) for table in (ITEMS, NOTES)}
+
+
+def spark() -> Any:
+    raise AssertionError("nothing is read to find out where to begin")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LandedLog:
+    """Ten events in three pages, of which the first, with two of them, is no longer there."""
+    landed = LandedLog(tmp_path, "log", 1)
+    landed.recover(None)
+    chain(landed, 2, 3, 5)
+    for path in (tmp_path / "log" / "pages").iterdir():
+        os.utime(path, (1_000_000, 1_000_000))
+    assert landed.expire(1, timedelta(0)) == 1
+    return landed
+
+
+def drain_into(folder: Path, log: LandedLog, **offsets: int) -> Drain:
+    """Return a drain whose target has the tables named in `offsets`, each up to there."""
+    target = MemoryTarget("t", spark_session=spark, pipeline_id="p")
+    for table in (ITEMS, NOTES):
+        if (short := table.name.removeprefix("public.")) in offsets:
+            target.evolve(table.name, fit(None, table, Evolution.ALTER))
+            target.state.tables[table.name].mark = Mark("log", offsets[short])
+    rules = Rules("scd1", Evolution.ALTER, 1 << 20)
+    rejects = Rejects(folder / "rejects", enabled=False, limit=0)
+    fold = Fold(spark, log, target, rules, rejects, Silent())
+    return Drain("t", log, fold, CHOICES, Progress(folder / "progress"), Pace(99, 0.1), Silent())
+
+
+def test_lost_progress_is_found_again_in_the_marks(log: LandedLog, tmp_path: Path) -> None:
+    work = drain_into(tmp_path, log, items=9, notes=4)
+    assert work.at() == 4
+    piece = work.next_slice(work.at())
+    assert piece is not None
+    assert (piece.after, piece.upto) == (4, 9)
+
+
+@pytest.mark.parametrize("has", [{"items": 9}, {"items": 9, "notes": 0}, {}])
+def test_lost_progress_and_an_expired_log_halt(log: LandedLog, tmp_path: Path, has: dict[str, int]) -> None:
+    work = drain_into(tmp_path, log, **has)
+    with pytest.raises(Halt) as halted:
+        work.next_slice(work.at())
+    assert halted.value.code == "log-gap"
+    assert "cdc undeploy" in (halted.value.hint or "")
+
+
+@pytest.mark.parametrize("has", [{"items": 9}, {"items": 9, "notes": 0}])
+def test_a_table_that_was_dropped_or_restored_and_an_expired_log_halt(
+    log: LandedLog, tmp_path: Path, has: dict[str, int]
+) -> None:
+    work = drain_into(tmp_path, log, **has)
+    work.progress.save("t", "log", 9, {ITEMS.name: Mark("log", 9), NOTES.name: Mark("log", 7)})
+    with pytest.raises(Halt) as halted:
+        work.next_slice(work.at())
+    assert halted.value.code == "log-gap"
+
+
+def test_a_table_that_was_restored_is_read_again_from_what_it_has(log: LandedLog, tmp_path: Path) -> None:
+    work = drain_into(tmp_path, log, items=9, notes=4)
+    work.progress.save("t", "log", 9, {ITEMS.name: Mark("log", 9), NOTES.name: Mark("log", 7)})
+    assert work.at() == 4
