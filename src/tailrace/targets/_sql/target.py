@@ -99,3 +99,11 @@ def one_table(name: str, table: str, database: Database, spark: SparkSession, mo
     return SqlTarget(
         "table", database, spark=lambda: spark, pipeline_id="apply_changes", tables=names, mode=mode, adopts=False
     )
+
+
+def file_and_table(kind: str, where: str) -> tuple[str, str]:
+    """Return what `where` names for a database in a file: `<file>#<table>`."""
+    path, _, name = where.partition("#")
+    if not path or not name:
+        raise Misconfigured("unknown-target", f'"{kind}:{where}" names no table', f'Write "{kind}:<file>#<table>".')
+    return path, name
