@@ -145,12 +145,11 @@ class TestMySqlTarget(SqlContract):
         )
         rows = self.sql("SELECT id, name, size, raw, date_format(seen, '%T.%f'), CAST(stock AS char) FROM items")
         assert rows == [(1, "x", 1, b"ab", "12:00:00.000005", "5.00")]
-        self.sql("DROP TABLE items")
-        self.sql("CREATE TABLE items (id bigint PRIMARY KEY, name text)")
-        target = self.open()
-        assert self.repeated(target, lambda: self.reshape(target, ITEMS)) >= 5
-        target.apply(batch(self.spark, [put(1, 1)], 1))
-        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
+        self.sql("CREATE TABLE `lines` (id bigint PRIMARY KEY, name text)")
+        lines = Table("public.lines", ITEMS.columns, ITEMS.keys)
+        assert self.repeated(target, lambda: self.reshape(target, lines)) >= 5
+        target.apply(batch(self.spark, [put(1, 1)], 1, lines))
+        assert self.rows(target, lines) == [{"id": 1, "name": "x", "size": 1}]
 
     def repeated(self, target: SqlTarget, change: Callable[[], object]) -> int:
         """Do `change`, broken off after the first statement, then after the second, and so on; return how often."""

@@ -78,7 +78,7 @@ def open_target(
 
 
 def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTarget:
-    """Return a target of one `table`; `where` is `<dsn>#<schema.table>`, or `<dsn>#<table>` for the database it names."""
+    """Return a target of one `table`; `where` is `<dsn>#<schema.table>`, or `<dsn>#<table>` in the database named."""
     dsn, _, last = where.rpartition("#")
     # A scheme that comes with the name of the target is not written twice.
     parts = taken_apart(f"mysql:{dsn}" if dsn.startswith("//") else dsn)
