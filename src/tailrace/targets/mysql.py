@@ -232,7 +232,7 @@ def dialect(schema: str) -> Dialect:
 
     def before(session: Session) -> None:
         # Two that make or alter a table at once would both begin. The lock ends with the session.
-        if session.ask(f"SELECT GET_LOCK({lock}, 30)") != [(1,)]:
+        if session.ask(f"SELECT GET_LOCK({lock}, 600)") != [(1,)]:
             raise Retryable("target-locked", f'another process changes tables of database "{schema}"')
         if not session.ask(f"SELECT 1 FROM information_schema.schemata WHERE schema_name = {here}"):
             session.run(f"CREATE DATABASE IF NOT EXISTS {quote(schema)} CHARACTER SET utf8mb4")

@@ -89,9 +89,8 @@ def create(session: Session, place: Place, entry: Entry) -> None:
 def claim(session: Session, place: Place, entry: Entry) -> None:
     """Add to an empty table that somebody else has made what makes it ours."""
     create_beside(session, place, entry)
-    if POSITION not in _there(session, place, place.table):
-        position = columns(place.dialect, {POSITION: "string"}, ())
-        session.run(f"ALTER TABLE {place.table} ADD COLUMN {position}")
+    position = columns(place.dialect, {POSITION: "string"}, ())
+    _add_column(session, place, place.table, POSITION, position, began=True)
 
 
 def noted(session: Session, place: Place, entry: Entry, change: Fit) -> Entry:
@@ -187,13 +186,17 @@ def _make(session: Session, dialect: Dialect, table: str, layout: _Layout) -> No
 def _add(session: Session, place: Place, entry: Entry, column: Column, stored: Callable[[Column], object]) -> None:
     kind, name = place.dialect.kind(column.type), place.dialect.column(column.name)
     for table in (place.table, place.beside) if entry.mode == "scd2" else (place.table,):
-        began = column.name in entry.adding
-        if not (began and place.dialect.name_of(column.name).lower() in _there(session, place, table)):
-            session.run(f"ALTER TABLE {table} ADD COLUMN {name} {kind.sql}")
+        _add_column(session, place, table, column.name, f"{name} {kind.sql}", began=column.name in entry.adding)
     if column.default is not None and entry.mode == "scd1":
-        # Nobody writes to the column before the control row has it, so doing this again changes nothing.
         value = place.dialect.cast(place.dialect.parameter(1), kind.sql)
         session.run(f"UPDATE {place.table} SET {name} = {value}", [stored(column)])
+
+
+def _add_column(session: Session, place: Place, table: str, name: str, declared: str, *, began: bool) -> None:
+    if began and place.dialect.name_of(name).lower() in _there(session, place, table):
+        # Nobody writes to it before the control row has it, so nothing is lost; it may be of another type.
+        session.run(f"ALTER TABLE {table} DROP COLUMN {place.dialect.column(name)}")
+    session.run(f"ALTER TABLE {table} ADD COLUMN {declared}")
 
 
 def _there(session: Session, place: Place, table: str) -> Collection[str]:
