@@ -82,14 +82,14 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTa
     dsn, _, last = where.rpartition("#")
     # A scheme that comes with the name of the target is not written twice.
     parts = taken_apart(f"mysql:{dsn}" if dsn.startswith("//") else dsn)
-    if parts is None or SETTINGS in parts or "username" not in parts:
+    if parts is None or SETTINGS in parts or "username" not in parts or not parts.get("port", "0").isdigit():
         text = "the mysql target has no valid connection string" if dsn else "the mysql target names no table"
         raise Misconfigured("unknown-target", text, _FORM)
     schema, _, name = last.partition(".") if "." in last else (parts["database"], "", last)
     if not schema or not name:
         raise Misconfigured("unknown-target", "the mysql target names no table", _FORM)
-    login = {**parts, "user": parts.pop("username"), "port": int(parts.get("port", 3306))}
-    login.pop("username")
+    user, port = parts.pop("username"), int(parts.get("port", "3306"))
+    login = {**parts, "user": user, "port": port}
     return one_table(name, table, MySQL(login, dialect(schema)), spark, mode)
 
 
