@@ -62,18 +62,19 @@ VALUES: dict[str, Any] = {
 }
 
 
-def write_every_type(spark: SparkSession, target: Target) -> None:
-    """Write both rows into the table `public.all` of `target`; the second goes in by an update."""
+def write_every_type(spark: SparkSession, target: Target, **instead: Any) -> None:
+    """Write both rows into the table `public.all` of `target`, some values replaced; both are updated once."""
+    values = {**VALUES, **instead}
     table = Table("public.all", tuple(Column(name, kind) for name, kind in KINDS.items()), ("id",))
     target.evolve(table.name, fit(None, table, Evolution.ALTER))
     nothing = {**dict.fromkeys(KINDS), "id": 2}
     creates = [
         Change(table.name, Op.CREATE, at(1), (1,), {**dict.fromkeys(KINDS), "id": 1}),
-        Change(table.name, Op.CREATE, at(1), (2,), {**VALUES, "id": 2}),
+        Change(table.name, Op.CREATE, at(1), (2,), {**values, "id": 2}),
     ]
     target.apply(batch(spark, creates, 1, table))
     updates = [
-        Change(table.name, Op.UPDATE, at(2), (1,), VALUES),
+        Change(table.name, Op.UPDATE, at(2), (1,), values),
         Change(table.name, Op.UPDATE, at(2), (2,), nothing),
     ]
     target.apply(batch(spark, updates, 2, table))

@@ -85,6 +85,8 @@ class TargetContract:
     spark: SparkSession
     holds_zero = True
     """Text may hold the character 0."""
+    holds_nan = True
+    """A double may be no number."""
 
     def open(self, *, pipeline: str = "shop", name: str = "lake", mode: str = "scd1") -> Target:
         """Return a target over the store of this test; opening again is a restart."""
@@ -365,7 +367,7 @@ class TargetContract:
         }  # fmt: skip
         table = Table("public.all", tuple(Column(name, kind) for name, kind in types.items()), ("id",))
         image: Image = {
-            "id": -(2**63), "b": True, "i1": -128, "i2": 32767, "f": 0.5, "d": 1e308, "nan": float("nan"),
+            "id": -(2**63), "b": True, "i1": -128, "i2": 32767, "f": 0.5, "d": 1e308, "nan": float("nan") if self.holds_nan else -0.0,
             "dec": Decimal("1234567890123456789012345678.0123456789"),
             "s": "naïve \U0001f40d \x00 '" if self.holds_zero else "naïve \U0001f40d \t '", "bin": b"\x00\xff",
             "day": datetime.date(1, 1, 1), "ts": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999),

@@ -14,6 +14,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from dev import services
+from dev.services.mariadb import MariaDb
 from tailrace.demo.postgres import EmbeddedPostgres
 from tests.e2e.harness import Shop
 from tests.e2e.killed import expected
@@ -52,6 +54,10 @@ SINKS = """
   sink_type: postgres
   schema_evolution: alter
   postgres: {host: 127.0.0.1, port: PORT, database: DATABASE, username: postgres, password: "${SHOP_PASSWORD}", schema: copy}
+- sink_id: web
+  sink_type: mysql
+  schema_evolution: alter
+  mysql: {host: 127.0.0.1, port: MYSQL, database: test, username: tester, password: tester-secret, schema: web}
 """
 
 TABLES = {"items": "id,name,price,step,bio", "parts": "item,no,qty", "scratch": "id,v"}
@@ -59,7 +65,12 @@ TABLES = {"items": "id,name,price,step,bio", "parts": "item,no,qty", "scratch": 
 
 @pytest.mark.timeout(900)
 def test_a_pipeline_keeps_databases_current(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
-    shop = Shop(tmp_path, postgres, seed=11, sinks=SINKS)
+    with services.running("mariadb", folder=tmp_path / "servers") as up:
+        keep_databases_current(tmp_path, postgres, up.mariadb)
+
+
+def keep_databases_current(tmp_path: Path, postgres: EmbeddedPostgres, mariadb: MariaDb) -> None:
+    shop = Shop(tmp_path, postgres, seed=11, sinks=SINKS.replace("MYSQL", str(mariadb.port)))
     shop.change()
     for _ in range(2):
         report = shop.finish()
@@ -74,6 +85,7 @@ def test_a_pipeline_keeps_databases_current(tmp_path: Path, postgres: EmbeddedPo
             with closing(sqlite3.connect(tmp_path / "copies" / "lite.db")) as connection_lite:
                 lite = Counter(connection_lite.execute(query))
             assert copied == source
+            assert mysql_rows(mariadb, query) == source
             assert duck == source
             assert lite == Counter(tuple(str(v) if hasattr(v, "as_tuple") else v for v in row) for row in source)
         for _ in range(4):
@@ -86,6 +98,7 @@ def test_a_pipeline_keeps_databases_current(tmp_path: Path, postgres: EmbeddedPo
     with shop.connect() as connection:
         source = Counter(connection.execute("select id, extra from items"))
         assert Counter(connection.execute("select id, extra from copy.items")) == source
+    assert mysql_rows(mariadb, "select id, extra from items") == source
     with closing(sqlite3.connect(tmp_path / "copies" / "lite.db")) as lite_rows:
         assert Counter(lite_rows.execute("select id, extra from items")) == source
     with closing(sqlite3.connect(tmp_path / "copies" / "log.db")) as events:
@@ -93,3 +106,9 @@ def test_a_pipeline_keeps_databases_current(tmp_path: Path, postgres: EmbeddedPo
         assert events.execute(doubled).fetchall() == []
     again = shop.finish()
     assert all(table["applied"] == 0 for target in again["targets"] for table in target["tables"])  # type: ignore[index, union-attr]
+
+
+def mysql_rows(mariadb: MariaDb, query: str) -> Counter[tuple[object, ...]]:
+    with mariadb.connect("web") as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return Counter(cursor.fetchall())

@@ -17,7 +17,7 @@ from tailrace.apply.target import Mark, mark_from_json
 from tailrace.config.plugin import Kind, options_of
 from tailrace.core.errors import Halt, NotReady
 from tailrace.core.table import Column, Fit, Table
-from tailrace.targets import duckdb, postgres, sqlite
+from tailrace.targets import _mysql_session, duckdb, mysql, postgres, sqlite
 from tailrace.targets._sql import shape
 from tailrace.targets._sql.control import Control, Entry
 from tailrace.targets._sql.crossing import one_value
@@ -50,6 +50,58 @@ def test_long_names_are_shortened_and_stay_apart() -> None:
     assert all(len(name.encode()) <= 63 for name in short)
 
 
+def test_names_that_mysql_cannot_hold_are_replaced_and_stay_apart() -> None:
+    dialect = mysql.dialect("shop")
+    names = ["plain", "ä ö", "a`b", "n" * 65, "n" * 66, "😀", "😁", "end ", "end\t", "\x001\x00", "_1_"]
+    own = [dialect.name_of(name) for name in names]
+    assert own[:3] == names[:3]
+    assert len(set(own)) == len(names)
+    assert all(len(name) <= 64 and name == name.strip() and max(name) <= "\uffff" for name in own)
+    assert not any("\x00" in dialect.table(name) for name in names)
+    assert mysql.quote("a`b") == "`a``b`"
+
+
+def test_keys_of_mysql_fit_into_its_index() -> None:
+    def size(sql: str) -> int:
+        kind, _, rest = sql.partition("(")
+        return int(rest.partition(")")[0]) * {"VARCHAR": 4, "VARBINARY": 1}[kind]
+
+    position = size(mysql.dialect("shop").position)
+    for count in range(1, 9):
+        keys = [f"k{n}" for n in range(count)]
+        for kind in ("string", "binary", "array<int>"):
+            assert count * size(mysql.key(kind, keys)) <= 3072
+            assert count * size(mysql.key(kind, [*keys, "_cdc_position"])) + position <= 3072
+    assert mysql.key("decimal(12,2)", ["id"]) == "DECIMAL(12,2)"
+
+
+def test_rows_for_mysql_are_text_that_says_all_of_them() -> None:
+    noon = datetime.datetime(2024, 2, 29, 12, 0, 0, 5)
+    batch = pa.record_batch(
+        {
+            "n": pa.array([1, None]),
+            "s": pa.array(["it's \\ \x00", ""]),
+            "d": pa.array([-0.0, 1e300]),
+            "b": pa.array([b"00FF", None], pa.binary()),
+            "t": pa.array([noon, None], pa.timestamp("us", "UTC")),
+            "l": pa.array([noon, None], pa.timestamp("us")),
+        }
+    )
+    first, second = _mysql_session._texts(batch).to_pylist()
+    assert first == "1,'it''s \\\\ \x00','-0',x'00FF','2024-02-29 12:00:00.000005','2024-02-29 12:00:00.000005'"
+    assert second == "NULL,'','1e+300',NULL,NULL,NULL"
+    rows = pa.array(["a" * n for n in (1, 2, 30, 4, 5)], pa.large_string())
+    pieces = [piece.to_pybytes() for piece in _mysql_session._pieces(rows, 10)]
+    assert pieces == [b"a),(aa", b"a" * 30, b"aaaa),(aaaaa"]
+
+
+def test_a_decimal_that_mysql_would_round_is_refused() -> None:
+    assert mysql.kind("decimal(38,30)").sql == "DECIMAL(38,30)"
+    with pytest.raises(Halt) as halted:
+        mysql.kind("decimal(38,31)")
+    assert halted.value.code == "unsupported-type"
+
+
 def test_a_literal_holds_any_value() -> None:
     assert postgres.literal(5) == "5"
     assert postgres.literal("it's") == "'it''s'"
@@ -80,6 +132,7 @@ def test_a_wider_type_in_sqlite_has_the_text_that_new_values_have(
     place = shape.Place(database.dialect, "t")
     entry = Entry("", "scd1", table(old))
     with database.connect(write=True) as session:
+        shape.create_beside(session, place, entry)
         shape.create(session, place, entry)
         session.run("INSERT INTO t VALUES (?1, ?1, 'p')", [stored])
         session.run("INSERT INTO _tailrace_beside_t VALUES (?1, 'p', 'd', '2024-01-01')", [stored])
@@ -164,9 +217,10 @@ def test_a_map_that_json_cannot_hold_is_refused() -> None:
     assert duckdb.kind("map<int,string>").sql == "MAP(INTEGER, VARCHAR)"
 
 
-@pytest.mark.parametrize(("name", "package"), [("duckdb", "duckdb"), ("postgres", "psycopg")])
+@pytest.mark.parametrize(("name", "package"), [("duckdb", "duckdb"), ("postgres", "psycopg"), ("mysql", "pymysql")])
 def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, f"tailrace.targets.{name}")
+    monkeypatch.delitem(sys.modules, f"tailrace.targets._{name}_session", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(NotReady) as halted:
         options_of(Kind.TARGET, name)

@@ -18,11 +18,12 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 
-from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError
 from tailrace.core.nested import element_of, entry_of, fields_of
 from tailrace.targets._sql.dialect import Dialect, Kind, Values, is_nested, json_kind, text_kind
+from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
-from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, one_table
+from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_table, one_table
 
 
 class Options(BaseModel):
@@ -59,15 +60,8 @@ def open_target(
 
 def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTarget:
     """Return a target of one `table`; `where` is `<file>#<table>`."""
-    path, _, name = where.partition("#")
-    if not path or not name:
-        raise Misconfigured("unknown-target", f'"duckdb:{where}" names no table', 'Write "duckdb:<file>#<table>".')
+    path, name = file_and_table("duckdb", where)
     return one_table(name, table, DuckDB(path), spark, mode)
-
-
-def quote(name: str) -> str:
-    """Return `name` as an identifier of DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 _PLAIN = {

@@ -27,6 +27,7 @@ from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, Tailr
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table
 from tailrace.targets._sql.dialect import Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
+from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
 from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, one_table
 
@@ -96,11 +97,6 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTa
 
 
 _FORM = 'Write "postgres:postgresql://user:password@host/database#<schema.table>".'
-
-
-def quote(name: str) -> str:
-    """Return `name` as an identifier of PostgreSQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(value: object) -> str:
@@ -203,6 +199,12 @@ def dialect(schema: str) -> Dialect:
     here = literal(schema)
     missing = f"NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = {here})"
     make = f"BEGIN IF {missing} THEN CREATE SCHEMA {quote(schema)}; END IF; END"
+
+    def before(session: Session) -> None:
+        # Two that make their first tables at once would both make the control table.
+        session.run(f"SELECT pg_advisory_xact_lock(hashtextextended({literal('tailrace ' + schema)}, 0))")
+        session.run(f"DO {literal(make)}")
+
     return Dialect(
         "PostgreSQL",
         kind,
@@ -218,11 +220,7 @@ def dialect(schema: str) -> Dialect:
         lock=" FOR UPDATE",
         position=f"text{_C}",
         collate=_C,
-        before=(
-            # Two that make their first tables at once would both make the control table.
-            f"SELECT pg_advisory_xact_lock(hashtextextended({literal('tailrace ' + schema)}, 0))",
-            f"DO {literal(make)}",
-        ),
+        before=before,
         literal=literal,
         longest=63,
     )

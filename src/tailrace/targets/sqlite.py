@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 
-from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError
 from tailrace.core.table import Column, Table
 from tailrace.targets._sql.crossing import times_as_text
 from tailrace.targets._sql.dialect import Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
+from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
-from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, one_table
+from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_table, one_table
 
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
@@ -70,15 +71,8 @@ def open_target(
 
 def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTarget:
     """Return a target of one `table`; `where` is `<file>#<table>`."""
-    path, _, name = where.partition("#")
-    if not path or not name:
-        raise Misconfigured("unknown-target", f'"sqlite:{where}" names no table', 'Write "sqlite:<file>#<table>".')
+    path, name = file_and_table("sqlite", where)
     return one_table(name, table, SQLite(path), spark, mode)
-
-
-def quote(name: str) -> str:
-    """Return `name` as an identifier of SQLite."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 _PLAIN = {

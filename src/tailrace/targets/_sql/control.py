@@ -45,6 +45,8 @@ class Entry:
     commits: int = 0
     """How many commits there were: the number of the next is one more."""
     mark: Mark | None = None
+    adding: tuple[str, ...] = ()
+    """Columns that may be there already, though the shape has them not: an earlier try began to add them."""
     claimed: bool = True
     """The table is ours already, and not one that somebody else has made for us."""
 
@@ -84,15 +86,18 @@ class Control:
         columns = tuple(Column(*column) for column in stored["columns"])
         shape = Table(table, columns, tuple(stored["keys"]))
         known = mark_from_json(json.loads(mark)) if mark else None
-        return Entry(owner, stored["mode"], shape, stored["notes"], int(epoch), int(commits), known)
+        adding = tuple(stored.get("adding", ()))
+        return Entry(owner, stored["mode"], shape, stored["notes"], int(epoch), int(commits), known, adding)
 
     def create(self, session: Session) -> None:
         """Make the table of control rows if it is not there."""
-        kind = self._dialect.position
+        kind, name = self._dialect.kind("string").sql, self._dialect.key_type("string", ["name"])
         columns = (
-            f"name {kind} NOT NULL, owner {kind} NOT NULL, body {kind} NOT NULL, "
+            f"name {name} NOT NULL, owner {kind} NOT NULL, body {kind} NOT NULL, "
             f"epoch BIGINT NOT NULL, commits BIGINT NOT NULL, mark {kind}"
         )
+        if self._dialect.keyed:
+            columns += ", PRIMARY KEY (name)"
         if not self.exists(session, CONTROL):
             session.run(f"CREATE TABLE {self._table} ({columns})")
 
@@ -126,12 +131,11 @@ class Control:
 
 
 def _body(entry: Entry) -> str:
-    return json.dumps(
-        {
-            "format": _FORMAT,
-            "mode": entry.mode,
-            "keys": list(entry.shape.keys),
-            "columns": [[column.name, column.type] for column in entry.shape.columns],
-            "notes": dict(entry.notes),
-        }
-    )
+    stored = {
+        "format": _FORMAT,
+        "mode": entry.mode,
+        "keys": list(entry.shape.keys),
+        "columns": [[column.name, column.type] for column in entry.shape.columns],
+        "notes": dict(entry.notes),
+    }
+    return json.dumps(stored | ({"adding": list(entry.adding)} if entry.adding else {}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -66,6 +66,16 @@ def json_kind(sql: str, kind: str) -> Kind:
         )
     options = {**_JSON, "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
     return Kind(sql, pa.string(), lambda v: F.to_json(v, options), lambda v: F.from_json(v, kind, options))
+
+
+def double_quoted(name: str) -> str:
+    """Return `name` as an identifier of standard SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def cast(value: str, sql: str) -> str:
+    """Return `value` as one of the type `sql`."""
+    return f"CAST({value} AS {sql})"
 
 
 def is_nested(kind: str) -> bool:
@@ -146,8 +156,17 @@ class Dialect:
     """The type of a position, compared byte by byte."""
     collate: str = ""
     """Follows text that is to be compared byte by byte."""
-    before: tuple[str, ...] = ()
-    """Statements before a table is made or altered, such as a lock."""
+    key: Callable[[str, Sequence[str]], str] | None = None
+    """Returns the type of a key, given its Spark type and the columns that tell rows apart, where a key is limited."""
+    before: Callable[[Session], None] | None = None
+    """Done before a table is made or altered, such as a lock."""
+    columns: Callable[[Session, str], Collection[str]] | None = None
+    """Returns the columns, in small letters, that the quoted table has; set where a statement that makes or alters a
+    table commits by itself, so that half of a change may be there already."""
+    joins: bool = False
+    """UPDATE and DELETE join the tables they read, instead of reading them in a query within."""
+    cast: Callable[[str, str], str] = cast
+    """Returns a bound value as one of a type of a column."""
     keyed: bool = True
     """Tables have a primary key."""
     folds: bool = False
@@ -156,14 +175,23 @@ class Dialect:
     """Writes a value into a query, where a query that reads in bulk takes no values."""
     longest: int = 0
     """How many bytes a name may have; 0 for any number."""
+    unfit: re.Pattern[str] | None = None
+    """What a name cannot hold."""
 
     def name_of(self, name: str) -> str:
-        """Return the name that `name` has there: its own unless it is too long, and different for different names."""
-        text = name.encode("utf-8", "surrogatepass")
-        if not self.longest or len(text) <= self.longest:
+        """Return the name that `name` has there: its own unless it does not fit, and different for different names."""
+        fitting = self.unfit.sub("_", name) if self.unfit else name
+        text = fitting.encode("utf-8", "surrogatepass")
+        if fitting == name and (not self.longest or len(text) <= self.longest):
             return name
-        mark = "~" + hashlib.sha256(text).hexdigest()[:12]
+        mark = "~" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         return text[: self.longest - len(mark)].decode("utf-8", "ignore") + mark
+
+    def key_type(self, kind: str, told: Sequence[str]) -> str:
+        """Return the type of a key of the Spark type `kind`, where the columns `told` tell rows apart."""
+        if self.key is not None:
+            return self.key(kind, told)
+        return self.kind(kind).sql + (self.collate if kind == "string" else "")
 
     def column(self, name: str) -> str:
         """Return the column called `name`, quoted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tailrace.core.table import SEQUENCE, Column, Fit, Table
@@ -54,32 +54,56 @@ def beside(entry: Entry) -> dict[str, str]:
     return {**user, **ours, NUMBER: "bigint", DAY: "string"}
 
 
-def columns(dialect: Dialect, types: Mapping[str, str], keys: Sequence[str]) -> str:
+def told(entry: Entry) -> tuple[str, ...]:
+    """Return the columns that tell rows of the table apart."""
+    keys = entry.shape.keys
+    return {"scd1": keys, "scd2": (*keys, POSITION)}.get(entry.mode, ())
+
+
+def columns(dialect: Dialect, types: Mapping[str, str], told: Sequence[str]) -> str:
     """Return the columns called and typed like `types` as a statement that makes a table has them."""
     parts = []
     for name, kind in types.items():
-        sql = dialect.position if name == POSITION else dialect.kind(kind).sql
-        if name in keys and kind == "string":
-            sql += dialect.collate
+        if name in (POSITION, OP, DAY):
+            sql = dialect.position
+        else:
+            sql = dialect.key_type(kind, told) if name in told else dialect.kind(kind).sql
         parts.append(f"{dialect.column(name)} {sql}")
     return ", ".join(parts)
 
 
-def create(session: Session, place: Place, entry: Entry) -> None:
-    """Create the table, and what lies beside it in the place of what an earlier one left."""
+def create_beside(session: Session, place: Place, entry: Entry) -> None:
+    """Create what lies beside the table, in the place of what an earlier one left."""
     if Control(place.dialect).exists(session, place.beside_name):
         session.run(f"DROP TABLE {place.beside}")
-    _make(session, place.dialect, place.table, _table(entry))
     if entry.mode != "append":
         _make(session, place.dialect, place.beside, _side(entry))
         _index(session, place, entry)
 
 
+def create(session: Session, place: Place, entry: Entry) -> None:
+    """Create the table itself."""
+    _make(session, place.dialect, place.table, _table(entry))
+
+
 def claim(session: Session, place: Place, entry: Entry) -> None:
     """Add to an empty table that somebody else has made what makes it ours."""
+    create_beside(session, place, entry)
     position = columns(place.dialect, {POSITION: "string"}, ())
-    session.run(f"ALTER TABLE {place.table} ADD COLUMN {position}")
-    _make(session, place.dialect, place.beside, _side(entry))
+    _add_column(session, place, place.table, POSITION, position, began=True)
+
+
+def noted(session: Session, place: Place, entry: Entry, change: Fit) -> Entry:
+    """Return `entry` with what `change` is about to add, where half of that may last.
+
+    A column that is there and was not noted is somebody else's: adding it fails.
+    """
+    if place.dialect.columns is None:
+        return entry
+    there = _there(session, place, place.table)
+    names = (column.name for column in change.add if column.name not in entry.shape.names())
+    new = (name for name in names if place.dialect.name_of(name).lower() not in there)
+    return replace(entry, adding=tuple(dict.fromkeys((*entry.adding, *new))))
 
 
 def alter(session: Session, place: Place, entry: Entry, change: Fit, stored: Callable[[Column], object]) -> Entry:
@@ -97,7 +121,7 @@ def alter(session: Session, place: Place, entry: Entry, change: Fit, stored: Cal
     for column in add:
         _add(session, place, entry, column, stored)
     new = (Column(column.name, column.type) for column in add)
-    return replace(wider, shape=replace(wider.shape, columns=(*wider.shape.columns, *new)))
+    return replace(wider, shape=replace(wider.shape, columns=(*wider.shape.columns, *new)), adding=())
 
 
 def _widen(session: Session, place: Place, entry: Entry, wider: Entry, names: Sequence[str]) -> None:
@@ -132,19 +156,17 @@ def _make_anew(session: Session, place: Place, table: str, layout: _Layout, valu
 @dataclass(frozen=True, slots=True)
 class _Layout:
     types: Mapping[str, str]
-    keys: tuple[str, ...]
+    told: tuple[str, ...]
     primary: tuple[str, ...] = ()
 
 
 def _table(entry: Entry) -> _Layout:
-    keys = entry.shape.keys
-    told = {"scd1": keys, "scd2": (*keys, POSITION)}.get(entry.mode, ())
-    return _Layout(dict(columns_of(entry.shape, entry.mode, entry.sequence)), keys, told)
+    types = dict(columns_of(entry.shape, entry.mode, entry.sequence))
+    return _Layout(types, told(entry), told(entry))
 
 
 def _side(entry: Entry) -> _Layout:
-    keys = entry.shape.keys
-    return _Layout(beside(entry), keys, keys if entry.mode == "scd1" else ())
+    return _Layout(beside(entry), told(entry), told(entry) if entry.mode == "scd1" else ())
 
 
 def _index(session: Session, place: Place, entry: Entry) -> None:
@@ -155,7 +177,7 @@ def _index(session: Session, place: Place, entry: Entry) -> None:
 
 
 def _make(session: Session, dialect: Dialect, table: str, layout: _Layout) -> None:
-    parts = columns(dialect, layout.types, layout.keys)
+    parts = columns(dialect, layout.types, layout.told)
     if layout.primary and dialect.keyed:
         parts += f", PRIMARY KEY ({', '.join(map(dialect.column, layout.primary))})"
     session.run(f"CREATE TABLE {table} ({parts})")
@@ -164,7 +186,19 @@ def _make(session: Session, dialect: Dialect, table: str, layout: _Layout) -> No
 def _add(session: Session, place: Place, entry: Entry, column: Column, stored: Callable[[Column], object]) -> None:
     kind, name = place.dialect.kind(column.type), place.dialect.column(column.name)
     for table in (place.table, place.beside) if entry.mode == "scd2" else (place.table,):
-        session.run(f"ALTER TABLE {table} ADD COLUMN {name} {kind.sql}")
+        _add_column(session, place, table, column.name, f"{name} {kind.sql}", began=column.name in entry.adding)
     if column.default is not None and entry.mode == "scd1":
-        value = f"CAST({place.dialect.parameter(1)} AS {kind.sql})"
+        value = place.dialect.cast(place.dialect.parameter(1), kind.sql)
         session.run(f"UPDATE {place.table} SET {name} = {value}", [stored(column)])
+
+
+def _add_column(session: Session, place: Place, table: str, name: str, declared: str, *, began: bool) -> None:
+    if began and place.dialect.name_of(name).lower() in _there(session, place, table):
+        # Nobody writes to it before the control row has it, so nothing is lost; it may be of another type.
+        session.run(f"ALTER TABLE {table} DROP COLUMN {place.dialect.column(name)}")
+    session.run(f"ALTER TABLE {table} ADD COLUMN {declared}")
+
+
+def _there(session: Session, place: Place, table: str) -> Collection[str]:
+    """Return the columns of `table` that an earlier try may have added; none where such a try is undone."""
+    return place.dialect.columns(session, table) if place.dialect.columns else ()

@@ -33,16 +33,12 @@ class Statements:
         """Leave out staged rows of keys that were deleted later; with `ties` an upsert at that very position stays."""
         level = f" AND _cdc_s.{OP} = 'd'" if ties else ""
         late = f"(_cdc_g.{POSITION} > _cdc_s.{POSITION} OR (_cdc_g.{POSITION} = _cdc_s.{POSITION}{level}))"
-        return self._delete(
-            self.stage, f"{self.stage} _cdc_s JOIN {self.beside} _cdc_g ON {self._matched('_cdc_g')}", late
-        )
+        return self._delete("_cdc_s", late, read="_cdc_g")
 
     def delete(self) -> str:
         """Delete rows that were deleted after they were written."""
         newer = f"_cdc_s.{OP} = 'd' AND _cdc_s.{POSITION} > _cdc_t.{POSITION}"
-        return self._delete(
-            self.table, f"{self.stage} _cdc_s JOIN {self.table} _cdc_t ON {self._matched('_cdc_t')}", newer
-        )
+        return self._delete("_cdc_t", newer, read="_cdc_t")
 
     def update(self, columns: Sequence[str], partial: Sequence[str], *, ties: bool) -> str:
         """Update rows that are older than the staged ones; a column that a staged row leaves out keeps its value."""
@@ -51,9 +47,9 @@ class Statements:
             column = self.dialect.column(name)
             if name in partial:
                 left_out = f"substr(_cdc_s.{KEPT}, {partial.index(name) + 1}, 1) = '1'"
-                sets.append(f"{column} = CASE WHEN {left_out} THEN _cdc_t.{column} ELSE _cdc_s.{column} END")
+                sets.append((column, f"CASE WHEN {left_out} THEN _cdc_t.{column} ELSE _cdc_s.{column} END"))
             else:
-                sets.append(f"{column} = _cdc_s.{column}")
+                sets.append((column, f"_cdc_s.{column}"))
         newer = f"_cdc_s.{POSITION} {'>=' if ties else '>'} _cdc_t.{POSITION}"
         return self._update(sets, f"_cdc_s.{OP} <> 'd' AND {newer}")
 
@@ -88,7 +84,7 @@ class Statements:
 
     def forget(self) -> str:
         """Remove tombstones of the keys that the batch speaks of."""
-        return self._delete(self.beside, f"{self.stage} _cdc_s", "1 = 1")
+        return self._delete("_cdc_g", "1 = 1")
 
     def bury(self) -> str:
         """Leave a tombstone, of the bound day, for every delete that no newer row contradicts."""
@@ -105,13 +101,12 @@ class Statements:
 
     def remove_records(self) -> str:
         """Delete the records that are to be removed."""
-        condition = f"_cdc_s.{OP} = 'd'"
-        return self._delete(self.table, f"{self.stage} _cdc_s", condition)
+        return self._delete("_cdc_t", f"_cdc_s.{OP} = 'd'")
 
     def update_records(self, columns: Sequence[str]) -> str:
         """Write the records that are there anew."""
         names = (self.dialect.column(name) for name in columns)
-        return self._update([f"{name} = _cdc_s.{name}" for name in names], f"_cdc_s.{OP} <> 'd'")
+        return self._update([(name, f"_cdc_s.{name}") for name in names], f"_cdc_s.{OP} <> 'd'")
 
     # -- parts
 
@@ -119,14 +114,28 @@ class Statements:
         columns = map(self.dialect.column, self.keys)
         return " AND ".join(f"{alias}.{column} = _cdc_s.{column}" for column in columns)
 
-    def _delete(self, table: str, found: str, condition: str) -> str:
+    def _delete(self, gone: str, condition: str, *, read: str = "") -> str:
+        """Delete rows of `gone` by their keys; `condition` speaks of staged rows, and of what `read` names."""
+        tables = {"_cdc_t": self.table, "_cdc_g": self.beside, "_cdc_s": self.stage}
+        if self.dialect.joins:
+            return f"DELETE {gone} FROM {self._joined(read or gone, tables[read or gone])} WHERE {condition}"
         keys = [self.dialect.column(key) for key in self.keys]
         listed = ", ".join(f"_cdc_s.{key}" for key in keys)
-        return f"DELETE FROM {table} WHERE ({', '.join(keys)}) IN (SELECT {listed} FROM {found} WHERE {condition})"
+        found = f"{self.stage} _cdc_s" + (f" JOIN {tables[read]} {read} ON {self._matched(read)}" if read else "")
+        within = f"SELECT {listed} FROM {found} WHERE {condition}"
+        return f"DELETE FROM {tables[gone]} WHERE ({', '.join(keys)}) IN ({within})"
 
-    def _update(self, sets: Sequence[str], condition: str) -> str:
-        every = [*sets, f"{POSITION} = _cdc_s.{POSITION}"]
+    def _update(self, sets: Sequence[tuple[str, str]], condition: str) -> str:
+        every = [*sets, (POSITION, f"_cdc_s.{POSITION}")]
+        if self.dialect.joins:
+            listed = ", ".join(f"_cdc_t.{column} = {value}" for column, value in every)
+            return f"UPDATE {self._joined('_cdc_t', self.table)} SET {listed} WHERE {condition}"
+        listed = ", ".join(f"{column} = {value}" for column, value in every)
         return (
-            f"UPDATE {self.table} AS _cdc_t SET {', '.join(every)} FROM {self.stage} AS _cdc_s "
+            f"UPDATE {self.table} AS _cdc_t SET {listed} FROM {self.stage} AS _cdc_s "
             f"WHERE {self._matched('_cdc_t')} AND {condition}"
         )
+
+    def _joined(self, alias: str, table: str) -> str:
+        # From the staged rows to those of the table by its key, never the other way round.
+        return f"{self.stage} AS _cdc_s STRAIGHT_JOIN {table} AS {alias} ON {self._matched(alias)}"

@@ -117,24 +117,30 @@ class SqlTable:
     # -- writing
 
     def evolve(self, change: Fit) -> None:
-        """Create or alter the table in one transaction; a step that was done already is not done again."""
+        """Create or alter the table, in one transaction if the database can; a step that was done is not done again."""
         failpoint("C20")
         if self._settled(change):
             return
         with self._session("changing the table", write=True) as session:
-            for statement in self._dialect.before:
-                session.run(statement)
+            if self._dialect.before is not None:
+                self._dialect.before(session)
             self._control.create(session)
             entry = self._entry(session)
             if entry is None:
                 entry = shape.planned(self._owner, self._mode, change)
-                shape.create(session, self._place, entry)
+                shape.create_beside(session, self._place, entry)
                 self._control.put(session, self._name, entry)
+                # The table comes last: until it is there, the others count for nothing and are made again.
+                shape.create(session, self._place, entry)
             else:
                 self._refuse_other_mode(entry)
                 if not entry.claimed:
                     shape.claim(session, self._place, entry)
                     self._control.put(session, self._name, entry)
+                if (noted := shape.noted(session, self._place, entry, change)) != entry:
+                    self._control.reshape(session, self._name, noted)
+                    session.commit()
+                    entry = noted
                 altered = shape.alter(session, self._place, entry, change, self._stored)
                 self._control.reshape(session, self._name, altered)
             session.commit()
@@ -242,9 +248,10 @@ class SqlTable:
         return Applied(inserted=self._load(session, self._table, batch.rows, carried))
 
     def _load_stage(self, session: Session, rows: DataFrame, types: dict[str, str], entry: Entry) -> None:
-        session.run(
-            self._dialect.stage.format(name=self._stage, columns=shape.columns(self._dialect, types, entry.shape.keys))
-        )
+        told = shape.told(entry)
+        columns = shape.columns(self._dialect, types, told)
+        keys = ", ".join(map(self._dialect.column, told))
+        session.run(self._dialect.stage.format(name=self._stage, columns=columns, keys=keys))
         self._load(session, self._stage, rows, types)
         for statement in self._dialect.staged:
             session.run(statement.format(name=self._stage))

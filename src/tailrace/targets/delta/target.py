@@ -8,18 +8,15 @@ One writer per table: a place that belongs to another pipeline, target or source
 
 from __future__ import annotations
 
-import datetime
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from tailrace.apply.ranges import Ranges
-from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
-from tailrace.core.table import Fit, Table, file_name
+from tailrace.core.table import file_name
 from tailrace.targets._merge import quote
+from tailrace.targets._tables import Tables
 from tailrace.targets.delta.place import Owner, Place, in_catalog, in_folder
 from tailrace.targets.delta.table import DeltaTable, Mode
 
@@ -79,7 +76,7 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> Delta
     )
 
 
-class DeltaTarget:
+class DeltaTarget(Tables):
     """Tables in Delta Lake; see `apply.target.Target` for what each method promises."""
 
     def __init__(
@@ -93,45 +90,13 @@ class DeltaTarget:
         mode: Mode = "scd1",
         places: Mapping[str, tuple[Place, Place]] | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name, tables, self._open, tombstone_days=options.tombstone_days)
         self._places = dict(places or {})
         self._options = options
         self._spark_session = spark_session
         self._pipeline_id = pipeline_id
         self._names = dict(tables)
         self._mode: Mode = mode
-        self._opened: dict[str, DeltaTable] = {}
-        self._lock = threading.Lock()
-
-    def mark(self, table: str) -> Mark | None:
-        return self._table(table).mark()
-
-    def have(self, table: str) -> Table | None:
-        return self._table(table).have()
-
-    def notes(self, table: str) -> dict[str, str]:
-        return self._table(table).notes()
-
-    def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
-        return self._table(table).known(near)
-
-    def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
-        return self._table(table).current(near)
-
-    def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
-        return self._table(table).records(near)
-
-    def evolve(self, table: str, change: Fit) -> None:
-        self._table(table).evolve(change)
-
-    def apply(self, batch: Batch) -> Applied:
-        return self._table(batch.table.name).apply(batch)
-
-    def collect_tombstones(self) -> None:
-        """Drop tombstones past their retention; for the end of a run, and now and then in a long one."""
-        today = datetime.datetime.now(datetime.UTC).date()
-        for table in self._names:
-            self._table(table).collect_tombstones(today - datetime.timedelta(days=self._options.tombstone_days))
 
     def place(self, table: str) -> Place:
         """Return where the rows of `table` lie."""
@@ -139,15 +104,11 @@ class DeltaTarget:
             return self._places[table][0]
         return self._placed(file_name(self._names[table]), self._names[table])
 
-    def _table(self, table: str) -> DeltaTable:
-        with self._lock:
-            if table not in self._opened:
-                given = self._spark_session
-                session = given if isinstance(given, SparkSession) else given()
-                graves = self._graves(table)
-                owner = Owner(self._pipeline_id, self.name, table)
-                self._opened[table] = DeltaTable(session, self.place(table), graves, owner, self._mode)
-            return self._opened[table]
+    def _open(self, table: str) -> DeltaTable:
+        given = self._spark_session
+        session = given if isinstance(given, SparkSession) else given()
+        owner = Owner(self._pipeline_id, self.name, table)
+        return DeltaTable(session, self.place(table), self._graves(table), owner, self._mode)
 
     def _graves(self, table: str) -> Place:
         if table in self._places:
