@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Forgetting, Target
+from tailrace.apply.target import Forgetting, Sending, Target
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
+from tailrace.control.deliveries import Deliveries
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
@@ -146,7 +147,7 @@ class Pipeline:
             target = self._open_target(sink, tuple(tables))
             for table in tables:
                 action = "create" if target.have(table) is None else "keep current"
-                lines.append(PlanLine(sink.sink_id, table, action))
+                lines.append(PlanLine(sink.sink_id, table, "send" if isinstance(target, Sending) else action))
         return lines
 
     def run(
@@ -416,6 +417,9 @@ class Pipeline:
 
     def _open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
         module = importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+        kept: dict[str, object] = {}
+        if getattr(module, "KEEPS_NOTES", False):
+            kept = {"notes": Deliveries(self._folder / "deliveries", sink.sink_id), "stop": self._stop}
         return cast(
             Target,
             module.open_target(
@@ -425,6 +429,7 @@ class Pipeline:
                 pipeline_id=self._config.pipeline_id,
                 tables=_names(sink, tables),
                 mode=sink.mode.value,
+                **kept,
             ),
         )
 
