@@ -21,6 +21,7 @@ from tailrace.targets.webhook import Options, open_target
 from tailrace.targets.webhook import target as webhook
 from tailrace.targets.webhook.target import WebhookTarget
 from tests.every_type import KINDS, VALUES
+from tests.feeds import Feed
 from tests.receiver import Got, Receiver, Reply, receiving
 from tests.spark.drains import drained, logged
 from tests.spark.histories import TABLE, packed
@@ -113,3 +114,26 @@ def test_values_of_every_type_are_json_that_loses_nothing(spark: SparkSession, t
         "local": "1969-07-20T20:17:40.000001", "nested": {"a": 1, "b": ["1.50", None], "c": None},
     }  # fmt: skip
     assert found[2]["value"]["after"] == {**dict.fromkeys(KINDS), "id": 2}
+
+
+def test_a_pipeline_of_files_sends_in_the_order_of_its_sequence_and_remembers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with receiving() as receiver:
+        options = {"url": receiver.address, "allow_http": True, "allow_private": True}
+        feed = Feed(tmp_path, spark, sink={"sink_type": "webhook", "webhook": options})
+        feed.put("1.csv", "1,third,3,U", "1,first,1,I", "2,other,2,I")
+        counts = feed.run()
+        feed.put("2.csv", "1,,4,D")
+        again = feed.run()
+        with feed.opened() as pipeline:
+            assert [line.action for line in pipeline.plan()] == ["send"]
+    assert (counts["read"], counts["applied"], counts["inserted"]) == (3, 3, 3)
+    assert (again["read"], again["applied"]) == (1, 1)
+    of_one = [got.json["value"] for got in receiver.got if got.json["key"] == {"id": 1}]
+    assert [(value["op"], (value["after"] or value["before"])["name"]) for value in of_one] == [
+        ("c", "first"),
+        ("u", "third"),
+        ("d", None),
+    ]
+    assert len(receiver.got) == 4
