@@ -129,7 +129,7 @@ class _Plugins:
             of = f"target {quoted(section.get('sink_id'))} of sink_type {quoted(name)}"
             hint = f"It has {' and '.join(modes)}. Set mode to that, or remove the key."
             self.problems.append(
-                Problem("wrong-value", (*loc, "mode"), f"{of} has no mode {quoted(shaped['mode'])}", hint)
+                Problem("not-available", (*loc, "mode"), f"{of} has no mode {quoted(shaped['mode'])}", hint)
             )
         return {**shaped, OPTIONS: options}
 

@@ -101,7 +101,7 @@ def open_target(
 ) -> WebhookTarget:
     """Return the target that `options` describe; nothing is opened yet."""
     if mode not in MODES:
-        raise Misconfigured("wrong-value", f'target "{name}" is a webhook and has no mode "{mode}"', "Use append.")
+        raise Misconfigured("not-available", f'target "{name}" is a webhook and has no mode "{mode}"', "Use append.")
     return WebhookTarget(
         name,
         Receiver(options.url.get_secret_value(), options.method, options.timeout_seconds, options.allow_private),
