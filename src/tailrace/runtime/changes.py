@@ -243,8 +243,8 @@ def _open(target: str, spark: SparkSession, mode: str) -> _Keyed:
     raise Misconfigured(
         "unknown-target",
         f'there is no target "{kind}:"' if where and kind.isalnum() else "the target does not begin with a kind",
-        'Name one as "delta:<folder with a slash, or table>", "sqlite:<file>#<table>", "duckdb:<file>#<table>" or '
-        '"postgres:<dsn>#<schema.table>".',
+        'Name one as "delta:<folder with a slash, or table>", "sqlite:<file>#<table>", "duckdb:<file>#<table>", '
+        '"parquet:<folder>" or "postgres:<dsn>#<schema.table>".',
     )
 
 
