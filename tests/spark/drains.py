@@ -39,8 +39,9 @@ def drained(
     mode: str = "scd1",
     soft: str = "",
     tracked: tuple[str, ...] = (),
+    limit: int = 0,
 ) -> list[Counts]:
-    rejects = Rejects(folder / "rejects", enabled=False, limit=0)
+    rejects = Rejects(folder / "rejects", enabled=limit > 0, limit=limit)
     work = Fold(lambda: spark, log, target, Rules(mode, Evolution.ALTER, 1 << 20, soft), rejects, Silent())
     pace = Pace(max_rows, 0.1)
     tables = {f"cdc.{TABLE.name}": Choice(TABLE.name, track_history=tracked)}

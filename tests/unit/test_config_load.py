@@ -154,8 +154,8 @@ def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
         ("sink_type: box", "sink_type: hollow", "error[unknown-type]: pipeline.yaml:8:16:"),
         (
             "sink_type: box",
-            "sink_type: webhook",
-            'error[not-available]: pipeline.yaml:8:16: sink_type "webhook" is not in this release',
+            "sink_type: iceberg",
+            'error[not-available]: pipeline.yaml:8:16: sink_type "iceberg" is not in this release',
         ),
         ("source_type: shelf", "source_type: mysql", "error[not-available]: pipeline.yaml:3:16:"),
         (

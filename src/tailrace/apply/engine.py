@@ -255,8 +255,8 @@ def reconcile(changes: DataFrame, table: Table, order: Expression, *, partial: b
     return newest_with_unchanged(changes, table, order) if partial else newest_per_key(changes, table, order)
 
 
-def as_events(changes: DataFrame, table: Table) -> DataFrame:
-    """Turn accepted changes into the rows of an append table: one per change."""
+def as_events(changes: DataFrame, table: Table, also: Sequence[str] = ()) -> DataFrame:
+    """Turn accepted changes into the rows of an append table, one per change, with the reserved columns `also`."""
     kept = ("_cdc_changed_at", "_cdc_topic", "_cdc_partition", OFFSET)
     return changes.select(
         F.lit(table.name).alias("_cdc_table"),
@@ -264,7 +264,7 @@ def as_events(changes: DataFrame, table: Table) -> DataFrame:
         column(POSITION),
         column(kept[0]),
         F.current_timestamp().alias("_cdc_ingested_at"),
-        *(column(name) for name in kept[1:]),
+        *(column(name) for name in (*kept[1:], *also)),
         *(column(name) for name in table.names()),
     )
 

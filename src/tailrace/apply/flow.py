@@ -6,7 +6,7 @@ commit leaves nothing, and after it the mark says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tailrace.apply import engine, history
-from tailrace.apply.engine import OP, POSITION, PROBLEM, column
+from tailrace.apply.engine import OFFSET, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
 from tailrace.apply.history import HIDE, LATE, NEWS, WHY, Tracking
 from tailrace.apply.ranges import Ranges, bounds, ranges
-from tailrace.apply.target import Applied, Batch, Historic, Mark, Target
+from tailrace.apply.target import Applied, Batch, Historic, Mark, Refusal, Sending, Target
 from tailrace.core.change import Op
 from tailrace.core.table import SEQUENCE, Fit, Table
+from tailrace.spark.frame import frame
 from tailrace.spark.kinds import kind_of
 
 FEW = 250_000
@@ -140,12 +141,25 @@ class Flow:
         new = mark(max(self.before.high, tally.high or ""), floor)
         truncate = floor if floor > self.before.floor else ""
         values = frozenset(self.shape.names()) - set(self.shape.keys)
+
+        def aside(refused: Sequence[Refusal]) -> None:
+            self.reject(_as_rejects(rows, refused))
+
         left_out = values if self.partial or self.soft or self.several else frozenset[str]()
         batch = Batch(
-            self.shape, rows, new, truncate, left_out, self.soft, self.ties, self._after(), replay=self.replay
+            self.shape,
+            rows,
+            new,
+            truncate,
+            left_out,
+            self.soft,
+            self.ties,
+            self._after(),
+            reject=aside,
+            replay=self.replay,
         )
         done = self.target.apply(batch)
-        return Outcome(tally, done, new)
+        return Outcome(tally.reject(done.rejected), done, new)
 
     def _apply_history(
         self,
@@ -241,7 +255,7 @@ class Flow:
 
     def _rows(self, changes: DataFrame) -> DataFrame:
         if self.mode == "append":
-            return engine.as_events(changes, self.shape)
+            return engine.as_events(changes, self.shape, (UNCHANGED,) if isinstance(self.target, Sending) else ())
         partial = self.partial or bool(self.soft)
         return engine.reconcile(changes, self.shape, self.order, partial=partial)
 
@@ -260,6 +274,12 @@ class Flow:
 def _tally(seen: Observation, taken: int) -> Tally:
     found: dict[str, Any] = seen.get
     return Tally(found["counted"], found["rejected"], found["stale"], found["cut"], found["high"], taken)
+
+
+def _as_rejects(beside: DataFrame, refused: Sequence[Refusal]) -> DataFrame:
+    found = [(event.topic, event.partition, event.offset, event.reason) for event in refused]
+    columns = f"{TOPIC} string, {PARTITION} int, {OFFSET} bigint, {PROBLEM} string"
+    return frame(beside.sparkSession, found, columns)
 
 
 def _at_or_below(floor: str) -> Expression:

@@ -6,7 +6,7 @@ crash the mark tells what the rows include, and applying the same batch again ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -84,6 +84,20 @@ def is_log(sequence: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """An event that the other side will never take, by its place in the log, and why: `code: words`."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+def _never(refused: Sequence[Refusal]) -> None:
+    raise AssertionError(f"{len(refused)} events were refused by a target that refuses none")
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The reconciled changes of one table, and the mark that its rows include once applied.
 
@@ -109,6 +123,8 @@ class Batch:
     hidden: DataFrame | None = None
     """In mode scd2: what is to be remembered beside the records of this commit. `rows` are then records to
     write (`u`) or remove (`d`), told apart by key and position, with `__START_AT` and `__END_AT`."""
+    reject: Callable[[Sequence[Refusal]], None] = _never
+    """Puts events aside that the other side refuses, durably; for a target that is `Sending`."""
     replay: bool = False
     """The rows are of events that had been put aside: the mark has another `replays`, and no more of the log."""
 
@@ -125,6 +141,8 @@ class Applied:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    rejected: int = 0
+    """How many events of it went to `Batch.reject`, also in an earlier attempt that did not come to its end."""
 
 
 class Target(Protocol):
@@ -203,6 +221,16 @@ class Replacing(Protocol):
     def prepare(self, table: str, rows: DataFrame, shape: Table, mark: Mark) -> Prepared:
         """Write `rows`, opened with `shape`, and `mark` into one file, under a name that nobody reads."""
         ...
+
+
+@runtime_checkable
+class Sending(Protocol):
+    """The power of a target that sends changes away, and keeps no table of them: mode append.
+
+    Its batches have one row per event, as in any table of that mode, and `_cdc_unchanged`; their table says its keys.
+    """
+
+    sends: bool
 
 
 @runtime_checkable

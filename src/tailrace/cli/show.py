@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tailrace.config.load import Loaded
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
+from tailrace.config.plugin import promise_of
 
 _PROMISES = {
     Mode.APPEND: "each change event once, rows and mark in one commit",
@@ -64,7 +65,7 @@ def _target(config: PipelineConfig, sink: SinkConfig) -> dict[str, object]:
         "delete_mode": sink.delete_mode.value,
         "schema_evolution": sink.schema_evolution.value,
         "tables": config.names(sink),
-        "promise": _PROMISES[sink.mode],
+        "promise": promise_of(sink.sink_type) or _PROMISES[sink.mode],
     }
 
 

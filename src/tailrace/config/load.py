@@ -20,7 +20,7 @@ from tailrace.config.environment import expand
 from tailrace.config.model import OPTIONS, Loc, Model, not_yet_in
 from tailrace.config.pipeline import PipelineConfig, problems_of
 from tailrace.config.platform import PlatformConfig
-from tailrace.config.plugin import Kind, available, options_of
+from tailrace.config.plugin import Kind, available, modes_of, options_of
 from tailrace.config.problem import Caution, Problem, quoted, raise_all
 from tailrace.config.secret import fetch_secrets
 from tailrace.config.target_layout import has_target_layout, with_sinks
@@ -123,7 +123,15 @@ class _Plugins:
         shaped: dict[str, object] = {key: value for key, value in section.items() if key not in {name, *sections}}
         if OPTIONS in shaped:
             self.problems.append(unknown_key((*loc, OPTIONS), [str(name)]))
-        return {**shaped, OPTIONS: self._options(Kind.TARGET, name, (*loc, str(name)), set())}
+        options = self._options(Kind.TARGET, name, (*loc, str(name)), set())
+        modes = modes_of(str(name)) if type(options) is not Model else ()
+        if modes and shaped.setdefault("mode", modes[0]) not in modes:
+            of = f"target {quoted(section.get('sink_id'))} of sink_type {quoted(name)}"
+            hint = f"It has {' and '.join(modes)}. Set mode to that, or remove the key."
+            self.problems.append(
+                Problem("not-available", (*loc, "mode"), f"{of} has no mode {quoted(shaped['mode'])}", hint)
+            )
+        return {**shaped, OPTIONS: options}
 
     def _options(self, kind: Kind, name: Node, loc: Loc, drop: set[str]) -> BaseModel:
         """Return the settings at `loc`, or an empty model if they are wrong, so that the rest is still checked."""

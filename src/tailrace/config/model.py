@@ -37,6 +37,13 @@ class Secret(SecretStr):
         return "***" if self._secret_value else ""
 
 
+class Hidden(SecretStr):
+    """Text that is not shown because it may hold a secret; only its writer knows, so it may stand in the file."""
+
+    def _display(self) -> str:
+        return "***" if self._secret_value else ""
+
+
 @dataclass(frozen=True, slots=True)
 class NotYet:
     """Marks a field, or the `values` of a field, that this release does nothing with.
@@ -89,9 +96,9 @@ def is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def is_secret(annotation: Any) -> bool:
-    """Say whether a value of this type must not be shown."""
-    return any(isinstance(part, type) and issubclass(part, SecretStr) for part in parts(annotation))
+def is_secret(annotation: Any, kind: type[SecretStr] = SecretStr) -> bool:
+    """Say whether a value of this type must not be shown, or is of the `kind` that is asked for."""
+    return any(isinstance(part, type) and issubclass(part, kind) for part in parts(annotation))
 
 
 def model_at(annotation: Any, loc: Loc) -> type[BaseModel] | None:
@@ -108,9 +115,9 @@ def model_at(annotation: Any, loc: Loc) -> type[BaseModel] | None:
     return None
 
 
-def secrets_in(annotation: Any, value: object, loc: Loc = ()) -> Iterator[Loc]:
-    """Yield where in `value`, which `annotation` describes, secrets stand."""
-    if is_secret(annotation):
+def secrets_in(annotation: Any, value: object, loc: Loc = (), kind: type[SecretStr] = SecretStr) -> Iterator[Loc]:
+    """Yield where in `value`, which `annotation` describes, secrets of this `kind` stand."""
+    if is_secret(annotation, kind):
         yield loc
         return
     for part in parts(annotation):
@@ -118,13 +125,13 @@ def secrets_in(annotation: Any, value: object, loc: Loc = ()) -> Iterator[Loc]:
         if is_model(part) and isinstance(value, Mapping):
             for key, field in fields_of(part).items():
                 if key in value:
-                    yield from secrets_in(field.annotation, value[key], (*loc, key))
+                    yield from secrets_in(field.annotation, value[key], (*loc, key), kind)
         elif arguments and isinstance(value, Mapping):
             for key in value:
-                yield from secrets_in(arguments[-1], value[key], (*loc, key))
+                yield from secrets_in(arguments[-1], value[key], (*loc, key), kind)
         elif arguments and isinstance(value, list):
             for index, item in enumerate(value):
-                yield from secrets_in(arguments[0], item, (*loc, index))
+                yield from secrets_in(arguments[0], item, (*loc, index), kind)
 
 
 def not_yet_in(model: BaseModel, loc: Loc = ()) -> Iterator[tuple[Loc, object, NotYet]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -38,6 +39,21 @@ def available(kind: Kind) -> list[str]:
     """Return the types that this release has."""
     places = importlib.import_module(f"tailrace.{kind}").__path__
     return sorted(module.name for module in pkgutil.iter_modules(places) if not module.name.startswith("_"))
+
+
+def modes_of(name: str) -> tuple[str, ...]:
+    """Return the modes of the target called `name`, the one it has unless told otherwise first; none if it has all."""
+    return tuple(_said(name, "MODES") or ())
+
+
+def promise_of(name: str) -> str:
+    """Return what the target called `name` promises, where it differs from what its mode does; else nothing."""
+    return str(_said(name, "PROMISE") or "")
+
+
+def _said(name: str, what: str) -> Any:
+    known = name in available(Kind.TARGET)
+    return getattr(importlib.import_module(f"tailrace.{Kind.TARGET}.{name}"), what, None) if known else None
 
 
 def options_of(kind: Kind, name: str) -> type[BaseModel]:

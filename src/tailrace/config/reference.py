@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tailrace.config.model import OPTIONS, NotYet, fields_of, is_model, is_secret, parts
+from tailrace.config.model import OPTIONS, Hidden, NotYet, fields_of, is_model, is_secret, parts
 from tailrace.config.pipeline import (
     CdcConfig,
     OperationsConfig,
@@ -114,7 +114,7 @@ _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", P
 def _one_type(part: Any) -> str:
     origin, arguments = get_origin(part), get_args(part)
     if is_secret(part) or is_model(part):
-        return "secret" if is_secret(part) else "section"
+        return "text, never shown" if is_secret(part, Hidden) else "secret" if is_secret(part) else "section"
     if origin is Literal or (isinstance(part, type) and issubclass(part, StrEnum)):
         return ", ".join(f"`{value}`" for value in (arguments or part))
     if origin is dict:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from tailrace.config.document import Document
-from tailrace.config.model import Loc, secrets_in
+from tailrace.config.model import Hidden, Loc, secrets_in
 from tailrace.config.problem import Problem, quoted
 
 _MAX_BYTES = 65_536
@@ -20,13 +20,14 @@ def fetch_secrets(model: type[BaseModel], document: Document, loc: Loc, problems
         section = document.at(loc)
     except KeyError:
         return []
+    hidden = set(secrets_in(model, section, kind=Hidden))
     for inner in list(secrets_in(model, section)):
         here = (*loc, *inner)
         match document.at(here):
             case {"file": str(path), **others} if not others:
                 document.put(here, _secret_file(Path(path), here, problems))
                 document.outside.add(here)
-            case str(text) if text and here not in document.outside:
+            case str(text) if text and here not in document.outside and inner not in hidden:
                 name = quoted(inner[-1])
                 hint = "Write it as ${NAME}, or as {file: path}, so that the file can be shared."
                 cautions.append(Problem("literal-secret", here, f"the secret {name} stands in the file", hint))

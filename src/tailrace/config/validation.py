@@ -33,7 +33,7 @@ def validate(
 
 def _problem(model: type[BaseModel], detail: ErrorDetails, document: Document, prefix: Loc) -> Problem:
     inner = tuple(step for step in detail["loc"] if step != "[key]")
-    loc, name = (*prefix, *inner), quoted(inner[-1] if inner else "file")
+    loc, name = (*prefix, *inner), quoted((*prefix, *inner)[-1] if prefix or inner else "file")
     match detail["type"]:
         case "extra_forbidden":
             section = model_at(model, inner[:-1])

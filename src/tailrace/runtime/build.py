@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Forgetting
+from tailrace.apply.target import Forgetting, Sending
 from tailrace.config.pipeline import Mode, PipelineConfig, RetryConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -77,8 +77,10 @@ class Pipeline:
         self._progress = Progress(self._folder / "progress")
         self._inlet = open_inlet(pipeline, platform, self._folder, self._spark)
         self._rejects = self._inlet.dead_letters()
-        self._drains = Drains(pipeline, platform, self._checkpoints, self._progress, self._rejects, self._spark)
         self._stop = threading.Event()
+        self._drains = Drains(
+            pipeline, platform, self._checkpoints, self._progress, self._rejects, self._spark, self._stop
+        )
         self._source: Source | None = None
 
     def __enter__(self) -> Self:
@@ -104,7 +106,7 @@ class Pipeline:
             target = self._drains.open_target(sink, tuple(tables))
             for table in tables:
                 action = "create" if target.have(table) is None else "keep current"
-                lines.append(PlanLine(sink.sink_id, table, action))
+                lines.append(PlanLine(sink.sink_id, table, "send" if isinstance(target, Sending) else action))
         return lines
 
     def run(

@@ -244,7 +244,7 @@ def _open(target: str, spark: SparkSession, mode: str) -> _Keyed:
         "unknown-target",
         f'there is no target "{kind}:"' if where and kind.isalnum() else "the target does not begin with a kind",
         'Name one as "delta:<folder with a slash, or table>", "sqlite:<file>#<table>", "duckdb:<file>#<table>", '
-        '"postgres:<dsn>#<schema.table>" or "mysql:<dsn>#<schema.table>".',
+        '"parquet:<folder>", "postgres:<dsn>#<schema.table>" or "mysql:<dsn>#<schema.table>".',
     )
 
 

@@ -18,6 +18,7 @@ from tailrace.apply.target import Replacing, Target
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
+from tailrace.control.deliveries import Deliveries
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Aside
 from tailrace.core.errors import Halt, Misconfigured
@@ -40,6 +41,7 @@ class Drains:
         progress: Progress,
         rejects: Aside,
         spark: Callable[[], SparkSession],
+        stop: threading.Event,
     ) -> None:
         self._pipeline = pipeline
         self._platform = platform
@@ -47,6 +49,7 @@ class Drains:
         self._progress = progress
         self._rejects = rejects
         self._spark = spark
+        self._stop = stop
         self._extending = threading.Lock()
 
     def chosen(self, targets: Sequence[str] | None) -> list[SinkConfig]:
@@ -115,6 +118,10 @@ class Drains:
                 f'"{self._pipeline.source.source_type}"',
                 f"It is for: {', '.join(sources)}.",
             )
+        kept: dict[str, object] = {}
+        if getattr(module, "KEEPS_NOTES", False):
+            folder = self._platform.control_root(self._pipeline.pipeline_id) / "deliveries"
+            kept = {"notes": Deliveries(folder, sink.sink_id), "stop": self._stop}
         return cast(
             Target,
             module.open_target(
@@ -124,6 +131,7 @@ class Drains:
                 pipeline_id=self._pipeline.pipeline_id,
                 tables=_names(sink, tables),
                 mode=sink.mode.value,
+                **kept,
             ),
         )
 

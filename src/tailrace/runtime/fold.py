@@ -22,7 +22,7 @@ from tailrace.apply.engine import OFFSET, PARTITION, PROBLEM, TOPIC, column
 from tailrace.apply.flow import Flow, Tally
 from tailrace.apply.history import Tracking
 from tailrace.apply.moved import carry_over
-from tailrace.apply.target import Applied, Mark, Target
+from tailrace.apply.target import Applied, Mark, Sending, Target
 from tailrace.control.rejects import Aside, Rejected
 from tailrace.core import offsets
 from tailrace.core.errors import Halt
@@ -74,7 +74,7 @@ class Choice:
     def of(self, table: Table, rules: Rules) -> Table:
         """Return what is wanted of the source's `table`; halt if it cannot be kept by key."""
         append = rules.mode == "append"
-        keys = () if append else self.primary_key or table.keys
+        keys = () if append and not rules.keyed else self.primary_key or table.keys
         missing = [name for name in (*keys, *self.columns, *self.track_history) if name not in table.names()]
         if missing:
             raise Halt(
@@ -104,6 +104,8 @@ class Rules:
     max_event_bytes: int
     soft: str = ""
     """The column that marks deleted rows, which then stay; empty if they go."""
+    keyed: bool = False
+    """In mode append too, an event says the key of its row."""
 
     def notes(self, tracked: Sequence[str]) -> dict[str, str]:
         """Return what a table is made with and must keep: another kind of history cannot be told from it."""
@@ -152,7 +154,7 @@ class Fold:
         self._sessions: dict[str, SparkSession] = {}
         self._log = log
         self.target = target
-        self._rules = rules
+        self._rules = replace(rules, keyed=isinstance(target, Sending))
         self._rejects = rejects
         self._report = report
         self._warned: set[str] = set()
