@@ -201,6 +201,24 @@ def test_a_restart_goes_on_after_what_was_acknowledged(receiver: Receiver, opene
     assert opened().mark(TABLE).offset == 100
 
 
+def test_a_replay_is_sent_whatever_a_slice_had_settled_and_leaves_that_as_it_was(
+    receiver: Receiver, opened: Any
+) -> None:
+    send(opened(), changes(range(5)), 4)
+    receiver.answer = lambda got: Reply(410 if got.offset == 8 else 200)
+    with pytest.raises(Halt):
+        send(opened(concurrency=1), changes(range(5, 10)), 9)
+    receiver.answer = lambda _: Reply(200)
+    receiver.got.clear()
+    again = Mark(LOG, 4, "00000004", replays=5)
+    assert opened().deliver(TABLE, again, changes([2, 6]), [].extend, replay=True) == Applied(inserted=2)
+    assert opened().deliver(TABLE, again, changes([2, 6]), [].extend, replay=True) == Applied()
+    assert sorted(taken(receiver)) == [2, 6]
+    receiver.got.clear()
+    opened().deliver(TABLE, Mark(LOG, 9, "00000009", replays=5), changes(range(5, 10)), [].extend)
+    assert sorted(taken(receiver)) == [8, 9]
+
+
 def test_a_place_in_partitions_is_remembered_too(receiver: Receiver, opened: Any) -> None:
     upto = Offsets({"cdc.public.items:0": 4, "cdc.public.items:1": 2})
     news = [*changes(range(5)), *changes(range(3), partition=1)]
