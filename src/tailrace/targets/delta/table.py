@@ -34,7 +34,7 @@ from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
 from tailrace.targets.delta.outcome import LIBRARY_ERRORS, translate
 from tailrace.targets.delta.place import NOTES, Owner, Place
-from tailrace.targets.delta.rows import Measured, measure, merge_source
+from tailrace.targets._rows import Measured, measure, merge_source
 from tailrace.targets.delta.tombstones import Tombstones
 
 Mode = Literal["scd1", "scd2", "append"]
