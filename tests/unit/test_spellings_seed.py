@@ -123,7 +123,7 @@ def test_what_is_named_there_and_is_not_here_yet_is_refused(tmp_path: Path, more
     assert shown.count("error[") == 1
 
 
-@pytest.mark.parametrize("kind", ["mysql", "iceberg", "webhook"])
+@pytest.mark.parametrize("kind", ["mysql", "parquet", "webhook"])
 def test_a_target_of_another_release_is_refused(tmp_path: Path, kind: str) -> None:
     text = EXAMPLE.replace('kind = "postgres"\nurl = "${WAREHOUSE_DSN}"', f'kind = "{kind}"').replace(
         'schema = "mirror"\n', ""

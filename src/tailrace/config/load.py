@@ -123,7 +123,12 @@ class _Plugins:
         shaped: dict[str, object] = {key: value for key, value in section.items() if key not in {name, *sections}}
         if OPTIONS in shaped:
             self.problems.append(unknown_key((*loc, OPTIONS), [str(name)]))
-        return {**shaped, OPTIONS: self._options(Kind.TARGET, name, (*loc, str(name)), set())}
+        options = self._options(Kind.TARGET, name, (*loc, str(name)), set())
+        implied = getattr(options, "implied_mode", None)
+        if implied and shaped.setdefault("mode", implied) != implied:
+            text = f"mode {quoted(shaped['mode'])} and write_mode of the target contradict each other"
+            self.problems.append(Problem("wrong-value", (*loc, "mode"), text, "Remove one of the two."))
+        return {**shaped, OPTIONS: options}
 
     def _options(self, kind: Kind, name: Node, loc: Loc, drop: set[str]) -> BaseModel:
         """Return the settings at `loc`, or an empty model if they are wrong, so that the rest is still checked."""

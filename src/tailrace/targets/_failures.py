@@ -23,10 +23,10 @@ _STORAGE = ("java.io.", "java.net.", "org.apache.hadoop.fs.")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A table format: its name, the code of what it halts with, and how its own failures are called."""
+    """A table format: the code of what it halts with, its name, and how its own failures are called."""
 
-    name: str
     code: str
+    name: str
     conflicts: Sequence[str]
     """Parts of the names of classes that say that another writer was first."""
     outages: Sequence[str] = ()

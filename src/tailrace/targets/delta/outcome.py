@@ -7,7 +7,7 @@ from tailrace.targets._failures import LIBRARY_ERRORS, Format
 __all__ = ["LIBRARY_ERRORS", "translate"]
 
 translate = Format(
-    "Delta",
     "delta-failed",
+    "Delta",
     ("io.delta.exceptions.", "org.apache.spark.sql.delta.Concurrent", "FileAlreadyExistsException"),
 ).translate

@@ -50,7 +50,9 @@ class Beside:
             found = self._loaded()
         missing = [f for f in rows.schema if f.name not in found.schema().names]
         if missing:
-            shape.add(self._session, self._place, found, [TableColumn(f.name, f.dataType.simpleString()) for f in missing])
+            shape.add(
+                self._session, self._place, found, [TableColumn(f.name, f.dataType.simpleString()) for f in missing]
+            )
         name = uuid.uuid4().hex
         with shared_view(rows) as view, stage(self._session, name, {BURIED: name}):
             self._session.table(view).coalesce(1).writeTo(self._place.sql).append()
@@ -158,5 +160,5 @@ def _lost(place: Place) -> Halt:
     return Halt(
         "tombstones-lost",
         f'table "{place.shown}" no longer has the snapshot that its table names',
-        "It remembers what was deleted and must not be changed by others. Drop both tables, so that they are built again.",
+        "It remembers what was deleted, and others must not change it. Drop both tables, so that they are built again.",
     )

@@ -118,7 +118,9 @@ def _failure(error: Exception, name: str) -> Halt | Retryable:
             "Start the session with tailrace.session or cdc run, which have those of SQLite and PostgreSQL; with "
             "spark.jars: provided, add the driver's jar to the cluster.",
         )
-    if any(kind.startswith(("java.sql.", "java.net.", "java.io.", "org.sqlite.", "org.postgresql.")) for kind, _ in causes):
+    if any(
+        kind.startswith(("java.sql.", "java.net.", "java.io.", "org.sqlite.", "org.postgresql.")) for kind, _ in causes
+    ):
         return Retryable("target-unavailable", f'the catalog "{name}" did not answer: {causes[-1][0]}')
     return Halt(
         "iceberg-failed",

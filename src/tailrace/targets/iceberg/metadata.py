@@ -77,7 +77,7 @@ class Metadata:
         append.stageOnly().commit()
 
     def publish(self, snapshot_id: int, properties: Mapping[str, str] | None = None) -> None:
-        """Let readers see the snapshot, in one step with `properties`; fail if the table has changed in the meantime."""
+        """Let readers see the snapshot, in one step with `properties`; fail if the table has changed meanwhile."""
         builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
         builder = builder.setBranchSnapshot(snapshot_id, MAIN)
         if properties:

@@ -1,8 +1,8 @@
 """The keys under `iceberg` of a sink, and what Spark is told of the catalog that they name.
 
-    catalog_uri    sqlite:///relative.db, sqlite:////absolute.db      a table of tables in an SQLite file
-                   postgresql://host:5432/database                    the same in PostgreSQL
-    catalog        hadoop                                             no catalog but the folders of the warehouse
+catalog_uri    sqlite:///relative.db, sqlite:////absolute.db      a table of tables in an SQLite file
+               postgresql://host:5432/database                    the same in PostgreSQL
+catalog        hadoop                                             no catalog but the folders of the warehouse
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ __all__ = ["LIBRARY_ERRORS", "causes_of", "translate"]
 _EXCEPTIONS = "org.apache.iceberg.exceptions."
 
 translate = Format(
-    "Iceberg",
     "iceberg-failed",
+    "Iceberg",
     tuple(_EXCEPTIONS + name for name in ("CommitFailed", "AlreadyExists", "ValidationException")),
     (
         *(_EXCEPTIONS + name for name in ("CommitStateUnknown", "Service", "RuntimeIO", "REST")),

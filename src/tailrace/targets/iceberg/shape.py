@@ -30,10 +30,11 @@ _WIDE = "_cdc_wide_"
 _SMALL = re.compile(r"\b(tinyint|smallint)\b")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _TRANSFORM = re.compile(r"(bucket|truncate|years?|months?|days?|hours?)\((?:(\d+)\s*,\s*)?(.+)\)", re.IGNORECASE)
-_THEIRS = frozenset(
-    "_file _pos _deleted _spec_id _partition _row_id _last_updated_sequence_number _change_type _change_ordinal "
-    "_commit_snapshot_id".split()
-)
+_THEIRS = {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"} | {
+    "_change_type",
+    "_change_ordinal",
+    "_commit_snapshot_id",
+}
 """Names that Iceberg has for columns of its own."""
 
 
@@ -85,9 +86,7 @@ def create(
     return True
 
 
-def add(
-    session: SparkSession, place: Place, found: Metadata, columns: Sequence[Column], *, fill: bool = False
-) -> None:
+def add(session: SparkSession, place: Place, found: Metadata, columns: Sequence[Column], *, fill: bool = False) -> None:
     """Add what is missing of `columns`; with `fill`, rows that exist get its default."""
     have = found.schema().names
     missing = [column for column in columns if column.name not in have]
@@ -136,8 +135,8 @@ def unsupported(columns: Iterable[Column], table: str) -> Halt:
     return Halt(
         "type-changed",
         f'Iceberg cannot widen the columns of table "{table}" to {wanted}',
-        "A column that partitions the table, or lies within another, keeps its type unless Iceberg itself can widen it: "
-        "int to bigint, float to double, more digits before the point. Write to a new target table.",
+        "A column that partitions the table, or lies within another, only becomes what Iceberg reads it as: an int a "
+        "bigint, a float a double, a decimal one with more digits before the point. Write to a new target table.",
     )
 
 

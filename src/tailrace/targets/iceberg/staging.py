@@ -16,7 +16,7 @@ _SUMMARY = "spark.sql.iceberg.snapshot-property."
 
 @contextmanager
 def stage(session: SparkSession, name: str, summary: Mapping[str, str]) -> Iterator[None]:
-    """Have what `session`, one that is ours alone, writes within be staged under `name`, with `summary` in its summary."""
+    """Have what `session`, one that is ours alone, writes be staged under `name`, with `summary` in its summary."""
     settings = {_NAME: name, **{f"{_SUMMARY}{key}": value for key, value in summary.items()}}
     for key, value in settings.items():
         session.conf.set(key, value)

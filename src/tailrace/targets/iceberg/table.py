@@ -212,8 +212,7 @@ class IcebergTable:
                     self._append(self._session.table(view), before)
                 else:
                     self._merge(view, before, batch, measured, int(current.summary.get("total-files-size", 0)))
-        staged = self._publish(name, current, text)
-        return _applied(staged, measured)
+        return _applied(self._publish(name, current, text))
 
     def _publish(self, name: str, before: Snapshot | None, text: str) -> Snapshot:
         """Let readers see what was staged under `name`, if the table is still at `before`."""
@@ -368,7 +367,7 @@ def _marked(flag: str, before: Metadata) -> tuple[str, str]:
     return flag, f"coalesce(t.{quote(flag)}, current_timestamp())"
 
 
-def _applied(staged: Snapshot, measured: Measured | None) -> Applied:
+def _applied(staged: Snapshot) -> Applied:
     prefix = "spark.merge-into.num-target-rows-"
     figures = [int(staged.summary.get(f"{prefix}{name}", 0)) for name in ("inserted", "updated", "deleted")]
     if f"{prefix}inserted" in staged.summary:
