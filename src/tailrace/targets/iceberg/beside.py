@@ -17,13 +17,12 @@ from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import Batch
 from tailrace.apply.view import shared_view
 from tailrace.core.errors import Halt
-from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column as TableColumn
 from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.iceberg import shape
 from tailrace.targets.iceberg.catalog import Catalog, Place
 from tailrace.targets.iceberg.metadata import Metadata
-from tailrace.targets.iceberg.staging import stage
+from tailrace.targets.iceberg.staging import noted, stage
 
 BURIED = "tailrace.buried"
 _DAY = "_cdc_day"
@@ -55,11 +54,11 @@ class Beside:
             )
         name = uuid.uuid4().hex
         with shared_view(rows) as view, stage(self._session, name, {BURIED: name}):
-            self._session.table(view).coalesce(1).writeTo(self._place.sql).append()
+            buried = shape.padded(self._session.table(view), self._loaded())
+            buried.coalesce(1).writeTo(self._place.sql).append()
         staged = self._loaded().staged(name)
         if staged is None:
             raise _lost(self._place)
-        failpoint("C22")
         return staged.id
 
     def publish(self, named: int | None) -> None:
@@ -78,7 +77,7 @@ class Beside:
         view, current = self._view(found, named), found.current()
         reader = self._session.read
         if current is None or view != current.id:
-            reader = reader.option("snapshot-id", str(view))
+            reader = reader.option("versionAsOf", str(view))
         rows = reader.table(self._place.sql)
         return rows.where((F.col(OP) == "t") | inside(near)).drop(_DAY)
 
@@ -115,8 +114,10 @@ class Beside:
             return None
         if named is None:
             if (current := found.current()) and current.summary.get("total-records") != "0":
-                # The rows were taken back to before anything was deleted.
-                self._session.sql(f"DELETE FROM {self._place.sql}")
+                # The rows were taken back to before anything was deleted. Noted like a burial, so that a stamp that
+                # another writer has just set does not take this for tidying up.
+                with noted(self._session, {BURIED: uuid.uuid4().hex}):
+                    self._session.sql(f"DELETE FROM {self._place.sql}")
             return self._loaded()
         view, current = self._view(found, named), found.current()
         if current is None or current.id != view:

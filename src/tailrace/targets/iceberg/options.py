@@ -94,7 +94,8 @@ class Options(Model):
         # Without a cache a table is always as it is now, also in a session that did not write it.
         settings = {"": IMPLEMENTATION, "type": self.catalog, "warehouse": where, "cache-enabled": "false"}
         if self.catalog == "jdbc":
-            settings |= {"uri": self._jdbc(), "jdbc.schema-version": "V1"}
+            # Every table has a session, every session a catalog, and every catalog would keep two connections.
+            settings |= {"uri": self._jdbc(), "jdbc.schema-version": "V1", "clients": "1"}
             if self.catalog_username:
                 settings["jdbc.user"] = self.catalog_username
             if password := self.catalog_password.get_secret_value():

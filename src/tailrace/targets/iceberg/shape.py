@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tailrace.core import nested
@@ -122,6 +123,18 @@ def widen(session: SparkSession, catalog: Catalog, place: Place, columns: Iterab
         if told.get(column.name, stored) != column.type and (column.name in told or _SMALL.search(column.type)):
             changed = {**told, column.name: column.type}
             set_properties(session, place, {TYPES: json.dumps(changed)})
+
+
+def padded(rows: DataFrame, found: Metadata) -> DataFrame:
+    """Return `rows` with exactly the stored columns: Spark wants every one named, and NULL is what is not carried."""
+    return rows.select(
+        *(
+            F.col(quote(field.name))
+            if field.name in rows.columns
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in found.schema()
+        )
+    )
 
 
 def set_properties(session: SparkSession, place: Place, properties: Mapping[str, str]) -> None:

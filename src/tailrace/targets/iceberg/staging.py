@@ -17,12 +17,24 @@ _SUMMARY = "spark.sql.iceberg.snapshot-property."
 @contextmanager
 def stage(session: SparkSession, name: str, summary: Mapping[str, str]) -> Iterator[None]:
     """Have what `session`, one that is ours alone, writes be staged under `name`, with `summary` in its summary."""
-    settings = {_NAME: name, **{f"{_SUMMARY}{key}": value for key, value in summary.items()}}
+    with noted(session, summary), _set(session, {_NAME: name}):
+        yield
+
+
+@contextmanager
+def noted(session: SparkSession, summary: Mapping[str, str]) -> Iterator[None]:
+    """Have `summary` in the summary of what `session`, one that is ours alone, writes."""
+    with _set(session, {f"{_SUMMARY}{key}": value for key, value in summary.items()}):
+        yield
+
+
+@contextmanager
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     for key, value in settings.items():
         session.conf.set(key, value)
     try:
         yield
     finally:
-        # Left in place they would stage the next statement too.
+        # Left in place they would speak of the next statement too.
         for key in settings:
             session.conf.unset(key)

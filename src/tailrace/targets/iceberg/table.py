@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.ranges import Ranges, inside
@@ -86,6 +86,7 @@ class IcebergTable:
     def __init__(
         self,
         base: SparkSession,
+        reader: SparkSession,
         settings: Mapping[str, str],
         place: Place,
         owner: Owner,
@@ -96,7 +97,7 @@ class IcebergTable:
         self._owner = owner
         self._mode = mode
         self._making = making
-        self._reader = base.newSession() if settings else base
+        self._reader = reader
         self._session = base.newSession()
         for name, value in {**_SETTINGS, **_catalogs_of(base)}.items():
             self._session.conf.set(name, value)
@@ -212,6 +213,7 @@ class IcebergTable:
                     self._append(self._session.table(view), before)
                 else:
                     self._merge(view, before, batch, measured, int(current.summary.get("total-files-size", 0)))
+        failpoint("C22")
         return _applied(self._publish(name, current, text))
 
     def _publish(self, name: str, before: Snapshot | None, text: str) -> Snapshot:
@@ -238,10 +240,7 @@ class IcebergTable:
     def _append(self, rows: DataFrame, before: Metadata) -> None:
         if self._mode != "append":
             rows = rows.where(F.col(OP) != "d")
-        names = before.schema().names
-        rows.select(*(F.col(quote(n)) for n in names if n in rows.columns), *_missing(before, rows)).writeTo(
-            self._place.sql
-        ).append()
+        shape.padded(rows, before).writeTo(self._place.sql).append()
 
     def _merge(self, view: str, before: Metadata, batch: Batch, measured: Measured, size: int) -> None:
         source, names = merge_source(view, measured), before.schema().names
@@ -352,12 +351,6 @@ _LARGE = 32 * 1024 * 1024
 def _catalogs_of(session: SparkSession) -> dict[str, str]:
     """Return what the user has told `session` of catalogs: a new session has only what the process began with."""
     return {name: value for name, value in session.conf.getAll.items() if name.startswith("spark.sql.catalog.")}
-
-
-def _missing(before: Metadata, rows: DataFrame) -> list[Column]:
-    """Return the stored columns that `rows` do not carry, as NULL: Spark wants every one named."""
-    absent = [field for field in before.schema() if field.name not in rows.columns]
-    return [F.lit(None).cast(field.dataType).alias(field.name) for field in absent]
 
 
 def _marked(flag: str, before: Metadata) -> tuple[str, str]:

@@ -93,6 +93,7 @@ class IcebergTarget:
         self._making = making or Making()
         self._retention = datetime.timedelta(days=tombstone_days)
         self._opened: dict[str, IcebergTable] = {}
+        self._reader: SparkSession | None = None
         self._lock = threading.Lock()
 
     def mark(self, table: str) -> Mark | None:
@@ -132,9 +133,12 @@ class IcebergTarget:
     def _table(self, table: str) -> IcebergTable:
         with self._lock:
             if table not in self._opened:
-                owner = Owner(self._pipeline_id, self.name, table)
+                owner, base = Owner(self._pipeline_id, self.name, table), self._spark()
+                if self._reader is None:
+                    # A session that has the catalog itself is read from as it is.
+                    self._reader = base.newSession() if self._settings else base
                 self._opened[table] = IcebergTable(
-                    self._spark(), self._settings, self._places[table], owner, self._mode, self._making
+                    base, self._reader, self._settings, self._places[table], owner, self._mode, self._making
                 )
             return self._opened[table]
 
