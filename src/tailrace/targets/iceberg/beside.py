@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import Batch
 from tailrace.apply.view import shared_view
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import Column as TableColumn
 from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.iceberg import shape
@@ -56,9 +56,15 @@ class Beside:
         with shared_view(rows) as view, stage(self._session, name, {BURIED: name}):
             buried = shape.padded(self._session.table(view), self._loaded())
             buried.coalesce(1).writeTo(self._place.sql).append()
-        staged = self._loaded().staged(name)
+        staged, before = self._loaded().staged(name), found.current()
         if staged is None:
             raise _lost(self._place)
+        if staged.parent != (before and before.id):
+            raise Retryable(
+                "write-conflict",
+                f'another writer committed to table "{self._place.shown}" in the meantime',
+                "Nothing was written. Apply the batch again, one call at a time.",
+            )
         return staged.id
 
     def publish(self, named: int | None) -> None:

@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from pyspark.errors import AnalysisException
@@ -77,7 +77,7 @@ class Sight:
     """What a caller was last told of the mark; a batch is made for that one and for no other."""
 
     mark: Mark | None = None
-    told: bool = field(default=False)
+    told: bool = False
 
 
 class IcebergTable:
@@ -91,7 +91,7 @@ class IcebergTable:
         place: Place,
         owner: Owner,
         mode: Mode,
-        making: Making = Making(),  # noqa: B008  frozen
+        making: Making,
     ) -> None:
         self._place = place
         self._owner = owner
