@@ -1,4 +1,4 @@
-"""Databases as targets: killed at every step of a transaction, and fed by a pipeline beside each other."""
+"""Databases, and Iceberg beside them, as targets: killed at every step of a transaction, and fed by a pipeline beside each other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from dev import services
 from dev.services.mariadb import MariaDb
@@ -49,6 +50,10 @@ def test_a_process_killed_within_a_transaction_leaves_all_of_it_or_nothing(tmp_p
 SINKS = """
 - {sink_id: lite, sink_type: sqlite, schema_evolution: alter, sqlite: {path: copies/lite.db}}
 - {sink_id: duck, sink_type: duckdb, schema_evolution: alter, duckdb: {path: copies/duck.db}}
+- sink_id: ice
+  sink_type: iceberg
+  schema_evolution: alter
+  iceberg: {catalog_uri: "sqlite:///copies/ice/catalog.db", warehouse: copies/ice, table_namespace: shop}
 - {sink_id: log, sink_type: sqlite, mode: append, sqlite: {path: copies/log.db}}
 - sink_id: copy
   sink_type: postgres
@@ -61,6 +66,16 @@ SINKS = """
 """
 
 TABLES = {"items": "id,name,price,step,bio", "parts": "item,no,qty", "scratch": "id,v"}
+
+
+def iced(folder: Path, table: str, columns: str) -> Counter[tuple[object, ...]]:
+    place = folder / "copies" / "ice"
+    catalog = SqlCatalog("default", uri=f"sqlite:///{place}/catalog.db", warehouse=str(place))
+    try:
+        rows = catalog.load_table(f"shop.{table}").scan().to_arrow().to_pylist()
+    finally:
+        catalog.engine.dispose()
+    return Counter(tuple(row[name] for name in columns.split(",")) for row in rows)
 
 
 @pytest.mark.timeout(900)
@@ -87,6 +102,7 @@ def keep_databases_current(tmp_path: Path, postgres: EmbeddedPostgres, mariadb: 
             assert copied == source
             assert mysql_rows(mariadb, query) == source
             assert duck == source
+            assert iced(tmp_path, table, columns) == source
             assert lite == Counter(tuple(str(v) if hasattr(v, "as_tuple") else v for v in row) for row in source)
         for _ in range(4):
             shop.change()
@@ -99,6 +115,7 @@ def keep_databases_current(tmp_path: Path, postgres: EmbeddedPostgres, mariadb: 
         source = Counter(connection.execute("select id, extra from items"))
         assert Counter(connection.execute("select id, extra from copy.items")) == source
     assert mysql_rows(mariadb, "select id, extra from items") == source
+    assert iced(tmp_path, "items", "id,extra") == source
     with closing(sqlite3.connect(tmp_path / "copies" / "lite.db")) as lite_rows:
         assert Counter(lite_rows.execute("select id, extra from items")) == source
     with closing(sqlite3.connect(tmp_path / "copies" / "log.db")) as events:

@@ -18,7 +18,7 @@ from tailrace.core.page import Page
 from tailrace.core.position import Phase, position
 from tailrace.log.memory import MemoryLog
 from tailrace.sources.memory import MemorySource
-from tailrace.targets import delta, duckdb, sqlite
+from tailrace.targets import delta, duckdb, iceberg, sqlite
 from tailrace.targets.memory import MemoryTarget
 from tests.oracle import Event, Scd2
 from tests.spark.drains import drained, lake, logged
@@ -39,6 +39,11 @@ def opened(spark: SparkSession, tmp_path: Path) -> Callable[[str, delta.Mode], t
             return lake(spark, tmp_path, mode), lambda: [
                 row.asDict() for row in spark.read.format("delta").load(place).toLocalIterator()
             ]
+        if kind == "iceberg":
+            options = iceberg.Options(catalog="hadoop", warehouse=str(tmp_path / "lake"))
+            tables = {TABLE.name: "packed"}
+            target = iceberg.open_target("t", options, spark=lambda: spark, pipeline_id="p", tables=tables, mode=mode)
+            return target, lambda: [row.asDict() for row in target.current(TABLE.name).toLocalIterator()]
         memory = MemoryTarget("t", spark_session=spark, pipeline_id="p", tables={TABLE.name: "packed"}, mode=mode)
         return memory, lambda: memory.rows(TABLE.name)
 
@@ -65,7 +70,7 @@ def shown(records: Iterable[dict[str, Any]]) -> list[tuple[object, ...]]:
     return sorted((tuple(record[name] for name in names) for record in records), key=repr)
 
 
-@pytest.mark.parametrize(("kind", "tracked"), [("memory", ()), ("delta", ("value",))])
+@pytest.mark.parametrize(("kind", "tracked"), [("memory", ()), ("delta", ("value",)), ("iceberg", ("value",))])
 def test_a_drain_in_scd2_tells_the_history_of_every_key(
     spark: SparkSession, tmp_path: Path, opened: Any, kind: str, tracked: tuple[str, ...]
 ) -> None:
@@ -81,7 +86,7 @@ def test_a_drain_in_scd2_tells_the_history_of_every_key(
     assert shown(rows()) == sorted(expected, key=repr), f"seed {seed}"
 
 
-@pytest.mark.parametrize("kind", ["memory", "delta"])
+@pytest.mark.parametrize("kind", ["memory", "delta", "iceberg"])
 def test_a_soft_delete_keeps_the_row_and_says_when(spark: SparkSession, tmp_path: Path, opened: Any, kind: str) -> None:
     seed = random.randrange(1 << 32)
     changes = packed(seed, HISTORIES, EVENTS)

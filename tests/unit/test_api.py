@@ -140,7 +140,7 @@ def test_a_password_is_neither_shown_nor_taken_in_silence() -> None:
         ),
         ('path = "./reports.db"', "pass", ', connection "reports": key "path" is missing'),
         ('kind = "sqlite"', 'kind = "sqlit"', ', connection "reports": sink_type "sqlit" is unknown'),
-        ('kind = "sqlite"', 'kind = "webhook"', ', connection "reports": sink_type "webhook" is not in this release'),
+        ('kind = "sqlite"', 'kind = "mongo"', ', connection "reports": sink_type "mongo" is unknown'),
         ('kind = "sqlite"', "pass", ':reports: connection has no "kind"'),
         ("./reports.db", "${NOWHERE}", ', connection "reports": environment variable "NOWHERE" is not set'),
         ('path = "./reports.db"', "path = object()", ', connection "reports": "path" is of type object'),

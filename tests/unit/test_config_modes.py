@@ -66,3 +66,35 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, more: str, said: s
         sink(tmp_path, more)
     assert refused.value.code == "wrong-value"
     assert said in str(refused.value)
+
+
+ICEBERG = FILE.replace("delta: {path: ./lake}", "iceberg: {catalog: hadoop, warehouse: ./lakeMORE}").replace(
+    "sink_type: delta", "sink_type: iceberg"
+)
+
+
+def iceberg_sink(tmp_path: Path, inside: str, more: str = "") -> SinkConfig:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(ICEBERG.replace("MORE", inside) + more)
+    return load_pipeline(path, {}).config.sinks[0]
+
+
+@pytest.mark.parametrize(
+    ("inside", "mode"), [("", "scd1"), (", write_mode: append", "append"), (", write_mode: upsert", "scd1")]
+)
+def test_a_write_mode_is_another_word_for_the_mode(tmp_path: Path, inside: str, mode: str) -> None:
+    assert iceberg_sink(tmp_path, inside).mode == mode
+
+
+@pytest.mark.parametrize(
+    ("inside", "more", "code"),
+    [
+        (", write_mode: upsert", "    mode: scd2\n", "wrong-value"),
+        (", s3_endpoint: 'http://s3'", "", "not-available"),
+        (", maintenance: {enabled: true}", "", "not-available"),
+    ],
+)
+def test_what_an_iceberg_target_cannot_do_is_refused(tmp_path: Path, inside: str, more: str, code: str) -> None:
+    with pytest.raises(TailraceError) as refused:
+        iceberg_sink(tmp_path, inside, more)
+    assert refused.value.code == code

@@ -67,7 +67,7 @@ def test_lost_progress_and_an_expired_log_halt(log: LandedLog, tmp_path: Path, h
     with pytest.raises(Halt) as halted:
         work.next_slice(work.at())
     assert halted.value.code == "log-gap"
-    assert "cdc undeploy" in (halted.value.hint or "")
+    assert "--resync" in (halted.value.hint or "")
 
 
 @pytest.mark.parametrize("has", [{"items": 9}, {"items": 9, "notes": 0}])

@@ -123,15 +123,6 @@ def test_what_is_named_there_and_is_not_here_yet_is_refused(tmp_path: Path, more
     assert shown.count("error[") == 1
 
 
-@pytest.mark.parametrize("kind", ["iceberg"])
-def test_a_target_of_another_release_is_refused(tmp_path: Path, kind: str) -> None:
-    text = EXAMPLE.replace('kind = "postgres"\nurl = "${WAREHOUSE_DSN}"', f'kind = "{kind}"').replace(
-        'schema = "mirror"\n', ""
-    )
-    shown = refused(tmp_path, text)
-    assert shown.startswith(f'error[not-available]: pipeline.toml:10:8: sink_type "{kind}" is not in this release')
-
-
 def test_messages_that_are_not_opened_are_refused(tmp_path: Path) -> None:
     shown = refused(tmp_path, EXAMPLE.split("[transform.cdc]", maxsplit=1)[0])
     assert shown.startswith("error[not-available]: pipeline.toml: a pipeline without transform.cdc")

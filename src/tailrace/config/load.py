@@ -124,6 +124,10 @@ class _Plugins:
         if OPTIONS in shaped:
             self.problems.append(unknown_key((*loc, OPTIONS), [str(name)]))
         options = self._options(Kind.TARGET, name, (*loc, str(name)), set())
+        implied = getattr(options, "implied_mode", None)
+        if implied and shaped.setdefault("mode", implied) != implied:
+            text = f"mode {quoted(shaped['mode'])} and write_mode of the target contradict each other"
+            self.problems.append(Problem("wrong-value", (*loc, "mode"), text, "Remove one of the two."))
         modes = modes_of(str(name)) if type(options) is not Model else ()
         if modes and shaped.setdefault("mode", modes[0]) not in modes:
             of = f"target {quoted(section.get('sink_id'))} of sink_type {quoted(name)}"

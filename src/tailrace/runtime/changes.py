@@ -243,8 +243,9 @@ def _open(target: str, spark: SparkSession, mode: str) -> _Keyed:
     raise Misconfigured(
         "unknown-target",
         f'there is no target "{kind}:"' if where and kind.isalnum() else "the target does not begin with a kind",
-        'Name one as "delta:<folder with a slash, or table>", "sqlite:<file>#<table>", "duckdb:<file>#<table>", '
-        '"parquet:<folder>", "postgres:<dsn>#<schema.table>" or "mysql:<dsn>#<schema.table>".',
+        'Name one as "delta:<folder with a slash, or table>", "iceberg:[catalog.]<namespace.table>", '
+        '"parquet:<folder>", "sqlite:<file>#<table>", "duckdb:<file>#<table>", "postgres:<dsn>#<schema.table>" or '
+        '"mysql:<dsn>#<schema.table>".',
     )
 
 
@@ -258,6 +259,10 @@ def _shown(target: str) -> str:
 def _session(of: SparkSession) -> SparkSession:
     """Return a session beside that of the source, set as small statements want it."""
     session = of.newSession()
+    # A new session knows only the catalogs that the process began with.
+    for name, value in of.conf.getAll.items():
+        if name.startswith("spark.sql.catalog."):
+            session.conf.set(name, value)
     # Replanning between stages doubles the jobs of a small batch.
     session.conf.set("spark.sql.adaptive.enabled", "false")
     return session

@@ -1,59 +1,13 @@
-"""Spark's and Delta's failures as ours: what may work next time, and what a person must look at.
-
-Messages carry the class or condition of the failure and never its text where that could quote a row.
-"""
+"""Delta's failures as ours."""
 
 from __future__ import annotations
 
-from typing import Any
+from tailrace.targets._failures import LIBRARY_ERRORS, Format
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
+__all__ = ["LIBRARY_ERRORS", "translate"]
 
-from tailrace.core.errors import Halt, Retryable, TailraceError
-
-LIBRARY_ERRORS = (Py4JError, PySparkException, OSError)
-"""What a call into Spark may raise; an OSError is the connection to the JVM."""
-
-_CONFLICTS = ("io.delta.exceptions.", "org.apache.spark.sql.delta.Concurrent", "FileAlreadyExistsException")
-_DISK_FULL = ("No space left on device", "Disk quota exceeded")
-
-
-def translate(error: Exception, what: str) -> TailraceError:
-    """Return `error`, met while doing `what`, as one of ours."""
-    if isinstance(error, Py4JNetworkError | ConnectionError):
-        return Retryable("spark-lost", f"Spark went away while {what}", "It is started again for the next try.")
-    causes = _causes(error)
-    if any(phrase in text for _, text in causes for phrase in _DISK_FULL):
-        return Retryable(
-            "disk-full",
-            f"there was no space left while {what}",
-            "Nothing was committed. Free some space; the batch is then applied again.",
-        )
-    for name, _ in causes:
-        if any(part in name for part in _CONFLICTS):
-            short = name.rsplit(".", 1)[-1]
-            return Retryable("write-conflict", f"another writer committed first while {what} ({short})")
-    for name, text in causes:
-        if name.startswith(("java.io.", "java.net.", "org.apache.hadoop.fs.")):
-            return Retryable(
-                "target-unavailable", f"storage failed while {what}: {text.splitlines()[0][:300] if text else name}"
-            )
-    return Halt(
-        "delta-failed",
-        f"Delta failed while {what}: {_condition(error) or causes[0][0]}",
-        "The cause is in the log, below this error. Nothing of the batch was committed.",
-    )
-
-
-def _causes(error: Exception) -> list[tuple[str, str]]:
-    java: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    found: list[tuple[str, str]] = []
-    while java is not None and len(found) < 20:
-        found.append((str(java.getClass().getName()), str(java.getMessage() or "")))
-        java = java.getCause()
-    return found or [(type(error).__name__, str(error))]
-
-
-def _condition(error: Exception) -> str:
-    return (error.getCondition() or "") if isinstance(error, PySparkException) else ""
+translate = Format(
+    "delta-failed",
+    "Delta",
+    ("io.delta.exceptions.", "org.apache.spark.sql.delta.Concurrent", "FileAlreadyExistsException"),
+).translate

@@ -30,12 +30,12 @@ from tailrace.core.table import Fit, Table
 from tailrace.spark.effort import FEW, suit
 from tailrace.targets._columns import columns_of
 from tailrace.targets._merge import OP, POSITION, Merge, MergeRecords, quote
+from tailrace.targets._rows import Measured, measure, merge_source
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
 from tailrace.targets.delta.outcome import LIBRARY_ERRORS, translate
 from tailrace.targets.delta.place import NOTES, Owner, Place
-from tailrace.targets.delta.rows import Measured, measure, merge_source
 from tailrace.targets.delta.tombstones import Tombstones
 
 Mode = Literal["scd1", "scd2", "append"]

@@ -1,0 +1,74 @@
+"""Failures of Spark and of a table format as ours: what may work next time, and what a person must look at.
+
+Messages carry the class or condition of the failure and never its text where that could quote a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from tailrace.core.errors import Halt, Retryable, TailraceError
+
+LIBRARY_ERRORS = (Py4JError, PySparkException, OSError)
+"""What a call into Spark may raise; an OSError is the connection to the JVM."""
+
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_STORAGE = ("java.io.", "java.net.", "org.apache.hadoop.fs.")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A table format: the code of what it halts with, its name, and how its own failures are called."""
+
+    code: str
+    name: str
+    conflicts: Sequence[str]
+    """Parts of the names of classes that say that another writer was first."""
+    outages: Sequence[str] = ()
+    """Beginnings of the names of classes that say that its catalog did not answer; their text is not shown."""
+
+    def translate(self, error: Exception, what: str) -> TailraceError:
+        """Return `error`, met while doing `what`, as one of ours."""
+        if isinstance(error, Py4JNetworkError | ConnectionError):
+            return Retryable("spark-lost", f"Spark went away while {what}", "It is started again for the next try.")
+        causes = causes_of(error)
+        if any(phrase in text for _, text in causes for phrase in _DISK_FULL):
+            return Retryable(
+                "disk-full",
+                f"there was no space left while {what}",
+                "Nothing was committed. Free some space; the batch is then applied again.",
+            )
+        for name, _ in causes:
+            if any(part in name for part in self.conflicts):
+                short = name.rsplit(".", 1)[-1]
+                return Retryable("write-conflict", f"another writer committed first while {what} ({short})")
+        for name, text in causes:
+            if name.startswith(tuple(self.outages)):
+                return Retryable("target-unavailable", f"the catalog failed while {what}: {name.rsplit('.', 1)[-1]}")
+            if name.startswith(_STORAGE):
+                said = text.splitlines()[0][:300] if text else name
+                return Retryable("target-unavailable", f"storage failed while {what}: {said}")
+        return Halt(
+            self.code,
+            f"{self.name} failed while {what}: {_condition(error) or causes[0][0]}",
+            "The cause is in the log, below this error. Nothing of the batch was committed.",
+        )
+
+
+def causes_of(error: Exception) -> list[tuple[str, str]]:
+    """Return class and text of what `error` stands for, and of what caused that, in order."""
+    java: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    found: list[tuple[str, str]] = []
+    while java is not None and len(found) < 20:
+        found.append((str(java.getClass().getName()), str(java.getMessage() or "")))
+        java = java.getCause()
+    return found or [(type(error).__name__, str(error))]
+
+
+def _condition(error: Exception) -> str:
+    return (error.getCondition() or "") if isinstance(error, PySparkException) else ""

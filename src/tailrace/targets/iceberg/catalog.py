@@ -1,0 +1,133 @@
+"""The catalog that tables are found in, as one session has it.
+
+A session learns of a catalog by settings, and a setting shows in the event log. So they are set only while the catalog
+is loaded, which the session does once, and nothing runs in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.targets._merge import quote
+from tailrace.targets.iceberg.metadata import Metadata
+from tailrace.targets.iceberg.outcome import causes_of
+
+PREFIX = "spark.sql.catalog."
+IMPLEMENTATION = "org.apache.iceberg.spark.SparkCatalog"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The name of a table: its catalog, its namespace, its own."""
+
+    catalog: str
+    namespace: tuple[str, ...]
+    name: str
+
+    @property
+    def sql(self) -> str:
+        """The name in Spark SQL."""
+        return ".".join(map(quote, (self.catalog, *self.namespace, self.name)))
+
+    @property
+    def shown(self) -> str:
+        """The name as a person writes it."""
+        return ".".join((self.catalog, *self.namespace, self.name))
+
+    def beside(self) -> Place:
+        """Return the place of what is remembered beside the table."""
+        return Place(self.catalog, self.namespace, f"_tailrace_tombstones_{self.name}")
+
+
+class Catalog:
+    """A catalog in a session; tables are always read as they are now, whatever the session remembers of them."""
+
+    def __init__(self, session: SparkSession, name: str, settings: Mapping[str, str] | None = None) -> None:
+        self._gateway = cast("Any", session.sparkContext._gateway)
+        self._jvm = self._gateway.jvm
+        self._java = _load(session, name, settings or {})
+
+    def load(self, place: Place) -> Metadata | None:
+        """Return the table at `place`; `None` if there is none."""
+        try:
+            table = self._java.loadTable(self._identifier(place.namespace, place.name))
+            table.refresh()
+        except Py4JJavaError as error:
+            if _is(error, "NoSuchTableException", "NoSuchNamespaceException"):
+                return None
+            raise
+        return Metadata(self._jvm, table)
+
+    def forget(self, place: Place) -> None:
+        """Have the session look at the table anew when it is read."""
+        self._java.invalidateTable(self._identifier(place.namespace, place.name))
+
+    def drop(self, place: Place) -> None:
+        """Remove the table at `place` with its files, if there is one."""
+        self._java.dropTable(self._identifier(place.namespace, place.name), True)
+
+    def _identifier(self, namespace: Sequence[str], name: str) -> Any:
+        levels = self._gateway.new_array(self._jvm.java.lang.String, len(namespace))
+        for index, level in enumerate(namespace):
+            levels[index] = level
+        catalog = self._jvm.org.apache.iceberg.catalog
+        return catalog.TableIdentifier.of(catalog.Namespace.of(levels), name)
+
+
+def _load(session: SparkSession, name: str, settings: Mapping[str, str]) -> Any:
+    """Return Iceberg's own catalog behind the one that `session` has, or gets now, under `name`."""
+    sessions = cast("Any", session.sparkContext._jvm).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    for key, value in settings.items():
+        session.conf.set(f"{PREFIX}{name}{key and '.'}{key}", value)
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        plugin = session._jsparkSession.sessionState().catalogManager().catalog(name)
+        return plugin.icebergCatalog()
+    except (Py4JJavaError, PySparkException) as error:
+        raise _failure(error, name) from (None if settings else error)
+    finally:
+        for key in settings:
+            session.conf.unset(f"{PREFIX}{name}{key and '.'}{key}")
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _failure(error: Exception, name: str) -> Halt | Retryable:
+    """Return what kept the catalog from loading; its own words may hold what is not to be shown."""
+    causes = causes_of(error)
+    if any("CatalogNotFoundException" in kind for kind, _ in causes):
+        return Halt(
+            "unknown-catalog",
+            f'the Spark session has no catalog "{name}"',
+            f'Give tailrace.session the settings "{PREFIX}{name}" and those under it.',
+        )
+    if any("No suitable driver" in text for _, text in causes):
+        return NotReady(
+            "driver-missing",
+            f'the Spark session has no JDBC driver for the catalog "{name}"',
+            "Start the session with tailrace.session or cdc run, which have those of SQLite and PostgreSQL; with "
+            "spark.jars: provided, add the driver's jar to the cluster.",
+        )
+    if any(
+        kind.startswith(("java.sql.", "java.net.", "java.io.", "org.sqlite.", "org.postgresql.")) for kind, _ in causes
+    ):
+        return Retryable("target-unavailable", f'the catalog "{name}" did not answer: {causes[-1][0]}')
+    return Halt(
+        "iceberg-failed",
+        f'the catalog "{name}" could not be loaded: {causes[-1][0]}',
+        "Check catalog_uri, warehouse and who may use them.",
+    )
+
+
+def _is(error: Py4JJavaError, *names: str) -> bool:
+    return any(kind.endswith(names) for kind, _ in causes_of(error)[:1])

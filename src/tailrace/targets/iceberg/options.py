@@ -1,0 +1,117 @@
+"""The keys under `iceberg` of a sink, and what Spark is told of the catalog that they name.
+
+catalog_uri    sqlite:///relative.db, sqlite:////absolute.db      a table of tables in an SQLite file
+               postgresql://host:5432/database                    the same in PostgreSQL
+catalog        hadoop                                             no catalog but the folders of the warehouse
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from tailrace.config.model import Model, NotYet, Secret
+from tailrace.targets.iceberg.catalog import IMPLEMENTATION
+
+_S3 = NotYet("is not in this release", "Use a warehouse in a file system, or a catalog that the Spark session has.")
+_POSTGRES = ("postgresql", "postgres")
+
+
+class Options(Model):
+    """The keys under `iceberg` of a sink."""
+
+    catalog: Annotated[
+        Literal["jdbc", "hadoop", "rest"],
+        NotYet("is not in this release", "Use jdbc, or give apply_changes a session with it.", values=("rest",)),
+    ] = "jdbc"
+    """Where the tables are registered: `jdbc` in a database, `hadoop` by their folders in the warehouse alone. With
+    `hadoop` there must never be two writers: a file system does not tell them apart."""
+    catalog_name: str = Field("default", pattern=r"^[A-Za-z][A-Za-z0-9_]*$")
+    """The name that the catalog's database has the tables under, for other readers to give."""
+    catalog_uri: str = ""
+    """The database of a `jdbc` catalog: `sqlite:///file` or `postgresql://host:port/database`."""
+    catalog_username: str = ""
+    """The user of the catalog's database."""
+    catalog_password: Secret = Secret("")
+    """That user's password."""
+    warehouse: str = Field(min_length=1)
+    """The folder that holds the tables, as a path or a URL."""
+    table_namespace: str = Field("default", pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
+    """The namespace of the tables; it is made if it is not there."""
+    table_name: str | None = Field(None, min_length=1, max_length=200)
+    """The name of the table, where the pipeline has exactly one."""
+    write_mode: Literal["append", "upsert"] | None = None
+    """Another way to say the sink's `mode`: `append`, or `upsert` for `scd1`."""
+    format_version: int = Field(3, ge=2, le=3)
+    """The version of the format of tables that are made: 3 has deletion vectors, 2 is for readers that lack them."""
+    partition_by: tuple[str, ...] = ()
+    """What tables are partitioned by: columns, or `year`, `month`, `day`, `hour`, `bucket(16, column)`,
+    `truncate(4, column)` of one."""
+    auto_create_table: bool = True
+    """Whether a table that is not there is made."""
+    tombstone_days: int = Field(default=7, ge=1)
+    """How many days a deleted row is remembered, so that no late event brings it back."""
+    batch_size: Annotated[
+        int | None, NotYet("has no effect", "slice.max_rows of the platform bounds a batch.", refuse=False)
+    ] = None
+    """How many rows to write at a time."""
+    s3_endpoint: Annotated[str | None, _S3] = None
+    """The address of an object store."""
+    s3_access_key_id: Annotated[str | None, _S3] = None
+    """The id of an access key."""
+    s3_secret_access_key: Annotated[Secret | None, _S3] = None
+    """The access key."""
+    s3_region: Annotated[str | None, _S3] = None
+    """The region of the object store."""
+    maintenance: Annotated[
+        dict[str, Any] | None, NotYet("is not in this release", "Compact and expire with Spark's own procedures.")
+    ] = None
+    """Compaction and expiry in the background."""
+
+    @model_validator(mode="after")
+    def _one_catalog(self) -> Options:
+        if self.catalog == "hadoop" and self.catalog_uri:
+            raise ValueError("catalog_uri has no meaning with catalog: hadoop")
+        if self.catalog == "jdbc":
+            uri = urlsplit(self.catalog_uri)
+            if uri.scheme.partition("+")[0] not in ("sqlite", *_POSTGRES):
+                raise ValueError("give catalog_uri as sqlite:///file or postgresql://host/database, or catalog: hadoop")
+            if uri.password or uri.username:
+                raise ValueError("give user and password as catalog_username and catalog_password")
+        return self
+
+    @property
+    def implied_mode(self) -> str | None:
+        """The sink's mode, if `write_mode` says it."""
+        return {"append": "append", "upsert": "scd1"}.get(self.write_mode or "")
+
+    def settings(self) -> dict[str, str]:
+        """Return what Spark is told of the catalog, by what follows its name."""
+        where = self.warehouse if "://" in self.warehouse else str(Path(self.warehouse).absolute())
+        # Without a cache a table is always as it is now, also in a session that did not write it.
+        settings = {"": IMPLEMENTATION, "type": self.catalog, "warehouse": where, "cache-enabled": "false"}
+        if self.catalog == "jdbc":
+            # Every table has a session, every session a catalog, and every catalog would keep two connections.
+            settings |= {"uri": self._jdbc(), "jdbc.schema-version": "V1", "clients": "1"}
+            if self.catalog_username:
+                settings["jdbc.user"] = self.catalog_username
+            if password := self.catalog_password.get_secret_value():
+                settings["jdbc.password"] = password
+        return settings
+
+    def make_room(self) -> None:
+        """Make the folder of an SQLite catalog, which SQLite does not."""
+        if self.catalog == "jdbc" and self._jdbc().startswith(_SQLITE):
+            Path(self._jdbc().removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+
+    def _jdbc(self) -> str:
+        uri = urlsplit(self.catalog_uri)
+        if uri.scheme.partition("+")[0] in _POSTGRES:
+            return f"jdbc:postgresql://{uri.netloc}{uri.path}{uri.query and '?'}{uri.query}"
+        return f"{_SQLITE}{Path(uri.path[1:]).absolute()}"
+
+
+_SQLITE = "jdbc:sqlite:"

@@ -1,0 +1,164 @@
+"""The Iceberg target: which table of it lies where.
+
+    <catalog>.<namespace>.orders                         the rows
+    <catalog>.<namespace>._tailrace_tombstones_orders    what is remembered of deleted ones
+
+One writer per table: a place that belongs to another pipeline, target or source table is refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.apply.ranges import Ranges
+from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.core.errors import Misconfigured
+from tailrace.core.table import Fit, Table, file_name
+from tailrace.spark.start import ICEBERG_CATALOG
+from tailrace.targets.iceberg.catalog import Place
+from tailrace.targets.iceberg.marks import Owner
+from tailrace.targets.iceberg.options import Options
+from tailrace.targets.iceberg.table import IcebergTable, Making, Mode
+
+_DAYS = 7
+
+
+def open_target(
+    name: str,
+    options: Options,
+    *,
+    spark: Callable[[], SparkSession],
+    pipeline_id: str,
+    tables: Mapping[str, str],
+    mode: Mode,
+) -> IcebergTarget:
+    """Return the target that `options` describe; nothing is started yet."""
+    names = _named(options, tables, name)
+    namespace = tuple(options.table_namespace.split("."))
+
+    def opened() -> SparkSession:
+        options.make_room()
+        return spark()
+
+    return IcebergTarget(
+        name,
+        opened,
+        {table: Place(options.catalog_name, namespace, file_name(own)) for table, own in names.items()},
+        pipeline_id=pipeline_id,
+        mode=mode,
+        settings=options.settings(),
+        making=Making(options.format_version, options.partition_by, options.auto_create_table),
+        tombstone_days=options.tombstone_days,
+    )
+
+
+def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> IcebergTarget:
+    """Return a target of one `table`; `where` is `[catalog.]namespace.table`, in a catalog that `spark` has."""
+    catalog, *within = where.split(".")
+    if len(within) == 1:
+        catalog, within = ICEBERG_CATALOG, [catalog, *within]
+    if len(within) < 2 or not all((catalog, *within)):
+        raise Misconfigured(
+            "unknown-target", f'"iceberg:{where}" names no table', 'Write "iceberg:[catalog.]namespace.table".'
+        )
+    place = Place(catalog, tuple(within[:-1]), within[-1])
+    return IcebergTarget("table", lambda: spark, {table: place}, pipeline_id="apply_changes", mode=mode)
+
+
+class IcebergTarget:
+    """Tables in Apache Iceberg; see `apply.target.Target` for what each method promises."""
+
+    def __init__(
+        self,
+        name: str,
+        spark: Callable[[], SparkSession],
+        places: Mapping[str, Place],
+        *,
+        pipeline_id: str,
+        mode: Mode,
+        settings: Mapping[str, str] | None = None,
+        making: Making | None = None,
+        tombstone_days: int = _DAYS,
+    ) -> None:
+        self.name = name
+        self._spark = spark
+        self._places = dict(places)
+        self._pipeline_id = pipeline_id
+        self._mode: Mode = mode
+        self._settings = dict(settings or {})
+        self._making = making or Making()
+        self._retention = datetime.timedelta(days=tombstone_days)
+        self._opened: dict[str, IcebergTable] = {}
+        self._reader: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    def mark(self, table: str) -> Mark | None:
+        return self._table(table).mark()
+
+    def have(self, table: str) -> Table | None:
+        return self._table(table).have()
+
+    def notes(self, table: str) -> dict[str, str]:
+        return self._table(table).notes()
+
+    def known(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
+        return self._table(table).known(near)
+
+    def current(self, table: str, near: Ranges = NOWHERE) -> DataFrame:
+        return self._table(table).current(near)
+
+    def records(self, table: str, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
+        return self._table(table).records(near)
+
+    def evolve(self, table: str, change: Fit) -> None:
+        self._table(table).evolve(change)
+
+    def apply(self, batch: Batch) -> Applied:
+        return self._table(batch.table.name).apply(batch)
+
+    def collect_tombstones(self) -> None:
+        """Drop tombstones past their retention; for the end of a run, and now and then in a long one."""
+        today = datetime.datetime.now(datetime.UTC).date()
+        for table in self._places:
+            self._table(table).collect_tombstones(today - self._retention)
+
+    def place(self, table: str) -> Place:
+        """Return where the rows of `table` lie."""
+        return self._places[table]
+
+    def _table(self, table: str) -> IcebergTable:
+        with self._lock:
+            if table not in self._opened:
+                owner, base = Owner(self._pipeline_id, self.name, table), self._spark()
+                if self._reader is None:
+                    # A session that has the catalog itself is read from as it is.
+                    self._reader = base.newSession() if self._settings else base
+                self._opened[table] = IcebergTable(
+                    base, self._reader, self._settings, self._places[table], owner, self._mode, self._making
+                )
+            return self._opened[table]
+
+
+def _named(options: Options, tables: Mapping[str, str], target: str) -> dict[str, str]:
+    """Return the name of each table; refuse one that is ours, or that is meant for one table and given several."""
+    names = dict(tables)
+    if options.table_name is not None:
+        if len(names) > 1:
+            raise Misconfigured(
+                "wrong-value",
+                f'table_name of target "{target}" names one table, and the pipeline has {len(names)}',
+                "Remove it, and name single tables under tables.",
+            )
+        names = dict.fromkeys(names, options.table_name)
+    for table, own in names.items():
+        if own.lower().startswith("_tailrace_"):
+            raise Misconfigured(
+                "reserved-name",
+                f'table "{table}" would be called "{own}" in target "{target}"',
+                "Names that start so are ours. Give it a name of its own under tables.",
+            )
+    return names

@@ -1,0 +1,49 @@
+"""Iceberg tables that are registered in PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from tailrace.apply.target import Mark
+from tailrace.core.table import Evolution, fit
+from tailrace.demo.postgres import EmbeddedPostgres
+from tailrace.targets.iceberg import IcebergTarget, Options, open_target
+from tests.contracts.target import ITEMS, LOG, TABLES, at, batch, drop, put
+
+
+def test_a_catalog_in_postgres_gets_its_password_and_shows_it_nowhere(
+    spark: SparkSession, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres.dsn(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE tables")
+        admin.execute("CREATE ROLE librarian LOGIN PASSWORD 'canary-7'")
+        admin.execute("ALTER DATABASE tables OWNER TO librarian")
+        server = admin.info
+        options = Options(
+            catalog_uri=f"postgresql://{server.host}:{server.port}/tables",
+            catalog_username="librarian",
+            catalog_password="canary-7",
+            warehouse=str(tmp_path),
+        )
+
+    def lake() -> IcebergTarget:
+        return open_target("lake", options, spark=lambda: spark, pipeline_id="shop", tables=TABLES, mode="scd1")
+
+    target = lake()
+    target.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+    target.apply(batch(spark, [put(1, 1), put(1, 2)], 1))
+    target.apply(batch(spark, [drop(2, 1)], 2))
+    again = lake()
+    assert again.mark(ITEMS.name) == Mark(LOG, 2, at(2))
+    assert [row["id"] for row in again.current(ITEMS.name).collect()] == [2]
+    table = target._table(ITEMS.name)
+    for session in (spark, table._session, table._reader):
+        assert "canary-7" not in str(session.conf.getAll)
+    with psycopg.connect(postgres.dsn("tables")) as reader:
+        found = reader.execute(
+            "SELECT catalog_name, table_namespace, table_name FROM iceberg_tables ORDER BY 3"
+        ).fetchall()
+    assert found == [("default", "default", "_tailrace_tombstones_items"), ("default", "default", "items")]
