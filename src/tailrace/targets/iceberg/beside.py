@@ -18,6 +18,7 @@ from tailrace.apply.target import Batch
 from tailrace.apply.view import shared_view
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import Column as TableColumn
+from tailrace.spark.kinds import kind_of
 from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.iceberg import shape
 from tailrace.targets.iceberg.catalog import Catalog, Place
@@ -25,7 +26,7 @@ from tailrace.targets.iceberg.metadata import Metadata
 from tailrace.targets.iceberg.staging import noted, stage
 
 BURIED = "tailrace.buried"
-_DAY = "_cdc_day"
+_DAY, _OFFSET = "_cdc_day", "_cdc_offset"
 
 
 class Beside:
@@ -44,14 +45,12 @@ class Beside:
         rows = self._rows(batch)
         found = self._settled(named)
         if found is None:
-            columns = [(field.name, field.dataType.simpleString()) for field in rows.schema]
+            columns = [(field.name, kind_of(field.dataType)) for field in rows.schema]
             shape.create(self._session, self._place, columns, self._properties, (_DAY,))
             found = self._loaded()
         missing = [f for f in rows.schema if f.name not in found.schema().names]
         if missing:
-            shape.add(
-                self._session, self._place, found, [TableColumn(f.name, f.dataType.simpleString()) for f in missing]
-            )
+            shape.add(self._session, self._place, found, [TableColumn(f.name, kind_of(f.dataType)) for f in missing])
         name = uuid.uuid4().hex
         with shared_view(rows) as view, stage(self._session, name, {BURIED: name}):
             buried = shape.padded(self._session.table(view), self._loaded())
@@ -156,7 +155,8 @@ class Beside:
     def _rows(self, batch: Batch) -> DataFrame:
         day = F.lit(datetime.datetime.now(datetime.UTC).date()).alias(_DAY)
         if batch.hidden is not None:
-            rows = batch.hidden.select("*", day)
+            # Of what is hidden twice, the later counts.
+            rows = batch.hidden.select("*", F.lit(batch.step[1]).cast("bigint").alias(_OFFSET), day)
         else:
             keys = [F.col(quote(key)).cast(batch.table.column(key).type).alias(key) for key in batch.table.keys]
             rows = batch.rows.where(F.col(OP) == "d").select(*keys, POSITION, OP, day)

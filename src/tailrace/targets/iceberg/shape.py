@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from tailrace.core import nested
 from tailrace.core.errors import Halt
 from tailrace.core.table import END, RESERVED, SEQUENCE, START, Column, Table, table_from_json
+from tailrace.spark.kinds import kind_of
 from tailrace.targets._columns import EVENT_COLUMNS
 from tailrace.targets._merge import literal, quote
 from tailrace.targets.iceberg.catalog import Catalog, Place
@@ -45,7 +46,7 @@ def table_of(found: Metadata, name: str) -> Table:
     ours = {START, END} if SEQUENCE in schema.names else set[str]()
     fields = (field for field in schema if not field.name.startswith(RESERVED) and field.name not in ours)
     told = types_of(properties)
-    columns = [Column(f.name, told_type(f.name, f.dataType.simpleString(), told)) for f in fields]
+    columns = [Column(f.name, told_type(f.name, kind_of(f.dataType), told)) for f in fields]
     return Table(name, tuple(columns), tuple(json.loads(properties[KEYS])))
 
 
@@ -114,7 +115,7 @@ def widen(session: SparkSession, catalog: Catalog, place: Place, columns: Iterab
         if found is None:
             return
         told = types_of(found.properties())
-        stored = found.schema()[column.name].dataType.simpleString()
+        stored = kind_of(found.schema()[column.name].dataType)
         if _stored(column.type) != stored:
             if _promotes(stored, _stored(column.type)):
                 _grow(session, place, column, stored)
