@@ -156,6 +156,8 @@ class Broker:
             spark.read.format("kafka")
             .options(**self._options)
             .option("kafka.isolation.level", "read_committed")
+            # Spark keeps its consumers, and one that asks for a topic that was removed would make it anew.
+            .option("kafka.allow.auto.create.topics", "false")
             .option("assign", json.dumps({topic: sorted(map(int, parts)) for topic, parts in starts.items()}))
             .option("startingOffsets", json.dumps(starts))
             .option("endingOffsets", json.dumps(ends))

@@ -83,6 +83,8 @@ def connector_config(
         "tombstones.on.delete": "false",
         "heartbeat.interval.ms": str(int(heartbeat_seconds * 1000)),
         "heartbeat.action.query": MESSAGE,
+        # They keep the slot moving, and would otherwise have a topic of their own.
+        "message.prefix.exclude.list": ".*",
         **({"schema.name.adjustment.mode": "avro"} if avro else {}),
     }
 
