@@ -17,6 +17,7 @@ from tailrace.apply.target import Target
 from tailrace.core.change import Change, Op
 from tailrace.core.errors import Halt, NotReady, Retryable
 from tailrace.core.table import Column, Table
+from tailrace.spark.frame import frame
 from tailrace.targets._sql.target import SqlTarget
 from tailrace.targets.mysql import Options, open_target
 from tests.contracts.sql import SqlContract
@@ -200,7 +201,7 @@ class TestMySqlTarget(SqlContract):
         for rows in ([("a", 1, (1, "x"), "u"), ("A", 1, (1, "x"), "u")], [("a", 2, (3, ""), "u"), ("A", None, (2, "y"), "d")],
                      [("a", 3, (2, "late"), "u")]):  # fmt: skip
             tailrace.apply_changes(
-                self.spark.createDataFrame(rows, schema), place, keys=["id"], sequence_by="seq",
+                frame(self.spark, rows, schema), place, keys=["id"], sequence_by="seq",
                 apply_as_deletes="op = 'd'", except_column_list=["seq", "op"], stored_as_scd_type=2,
             )  # fmt: skip
         found = sorted((r["id"], r["v"], r["__START_AT"]["a"], r["__END_AT"] and r["__END_AT"]["a"]) for r in tailrace.read(place).collect())  # fmt: skip

@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.envelopes import debezium
+from tailrace.spark.frame import frame
 from tests.service.reading import Database, events
 
 # column: declared type, value in SQL, our type, encoding, the value in the message
@@ -187,7 +188,7 @@ def test_a_value_at_the_edge_is_exact_or_rejected_by_name(database: Database, sp
     pages = [page for page in first + database.read(source, first[-1].checkpoint) if page.rows.num_rows]
     (table,) = {table for page in pages for table in page.schemas.values()}
     rows = [(r["topic"], 0, n, r["value"]) for n, r in enumerate(r for page in pages for r in page.rows.to_pylist())]
-    messages = spark.createDataFrame(rows, "topic string, partition int, offset bigint, value binary")
+    messages = frame(spark, rows, "topic string, partition int, offset bigint, value binary")
     shown = [F.when(F.col(name).isNotNull(), F.col(name).cast("string")).alias(name) for name in EDGES]
     opened = debezium.open_rows(messages, table, 1, 1 << 20).select("_cdc_op", "_cdc_problem", "id", *shown)
     seen = {(row["_cdc_op"], row["id"]): row for row in opened.collect()}

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import tailrace
+from tailrace.spark.frame import from_arrow
 from tests.oracle import Event, Scd1, Scd2
 from tests.packed import batchings, packed
 
@@ -75,7 +76,7 @@ def apply(spark: SparkSession, target: str, kind: Kind, batch: Sequence[Event]) 
         columns["_cdc_unchanged"] = pa.array([sorted(event.unchanged) for event in batch], pa.list_(pa.string()))
     options: dict[str, Any] = {"track_history_column_list": list(kind.tracked)} if kind.tracked is not None else {}
     return tailrace.apply_changes(
-        spark.createDataFrame(pa.table(columns)),
+        from_arrow(spark, pa.table(columns)),
         target,
         keys=["h", "k"],
         sequence_by="seq",

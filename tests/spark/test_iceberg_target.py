@@ -16,6 +16,7 @@ from tailrace.apply.target import Batch, Mark
 from tailrace.core import failpoint
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.table import Column, Evolution, Table, fit
+from tailrace.spark.frame import frame
 from tailrace.targets.iceberg import IcebergTarget, Options, open_table, open_target
 from tailrace.targets.iceberg.metadata import Metadata
 from tailrace.targets.iceberg.table import IcebergTable
@@ -67,7 +68,7 @@ def events(spark: SparkSession, first: int, last: int) -> Batch:
     ours += "_cdc_topic string, _cdc_partition int, _cdc_offset bigint, id bigint, name string, size int"
     now = datetime.datetime(2024, 1, 1)
     rows = [(ITEMS.name, "u", at(n), now, now, "t", 0, n, 1, f"v{n}", n) for n in range(first, last + 1)]
-    return Batch(ITEMS, spark.createDataFrame(rows, ours).localCheckpoint(), Mark(LOG, last, at(last)))
+    return Batch(ITEMS, frame(spark, rows, ours).localCheckpoint(), Mark(LOG, last, at(last)))
 
 
 def metadata(target: IcebergTarget) -> Metadata:

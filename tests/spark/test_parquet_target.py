@@ -16,6 +16,7 @@ from tailrace.apply.target import Batch, Mark, Target
 from tailrace.core import failpoint
 from tailrace.core.errors import Retryable
 from tailrace.core.table import Table
+from tailrace.spark.frame import frame
 from tailrace.targets._columns import EVENT_COLUMNS
 from tailrace.targets.parquet import Options, open_target
 from tests.contracts.target import ITEMS, LOG, TABLES, Image, TargetContract, at, batch, drop, put
@@ -107,18 +108,18 @@ class TestParquetTarget(TargetContract):
         now = datetime.datetime(2024, 1, 1)
         for n in range(18):
             row = (ITEMS.name, "u", at(n), now, now, "t", 0, n, 1, f"v{n}", n)
-            events = self.spark.createDataFrame([row], f"{columns}, id bigint, name string, size int")
+            events = frame(self.spark, [row], f"{columns}, id bigint, name string, size int")
             target.apply(Batch(ITEMS, events, Mark(LOG, n, at(n))))
         assert len(self.manifest()["files"]) == 2
         assert sorted(row["_cdc_offset"] for row in self.read(target, ITEMS)) == list(range(18))
 
     def test_apply_changes_keeps_a_folder_and_read_returns_it(self) -> None:
         place = f"parquet:{self.path}/people"
-        rows = self.spark.createDataFrame(
-            [(1, "ann", 1, False), (2, "bo", 1, False)], "id int, name string, seq int, gone boolean"
+        rows = frame(
+            self.spark, [(1, "ann", 1, False), (2, "bo", 1, False)], "id int, name string, seq int, gone boolean"
         )
         tailrace.apply_changes(rows, place, ["id"], "seq", apply_as_deletes="gone", except_column_list=["gone"])
-        late = self.spark.createDataFrame([(1, None, 3, True), (2, "old", 0, False)], rows.schema)
+        late = frame(self.spark, [(1, None, 3, True), (2, "old", 0, False)], rows.schema)
         done = tailrace.apply_changes(late, place, ["id"], "seq", apply_as_deletes="gone", except_column_list=["gone"])
         assert (done.applied, done.superseded) == (1, 1)
         assert [tuple(row) for row in tailrace.read(place).collect()] == [(2, "bo", 1)]

@@ -17,6 +17,7 @@ from tailrace.control.deliveries import Deliveries
 from tailrace.core.change import Change, Op
 from tailrace.core.errors import Retryable
 from tailrace.core.table import Column, Table
+from tailrace.spark.frame import frame
 from tailrace.targets.webhook import Options, open_target
 from tailrace.targets.webhook import target as webhook
 from tailrace.targets.webhook.target import WebhookTarget
@@ -104,7 +105,7 @@ def test_values_of_every_type_are_json_that_loses_nothing(spark: SparkSession, t
     given = [VALUES, {**dict.fromkeys(KINDS), "id": 2}]
     rows = [("c", "1", None, "t", 0, n, [], *(row[name] for name in KINDS)) for n, row in enumerate(given)]
     with receiving() as receiver:
-        batch = Batch(table, spark.createDataFrame(rows, f"{ours}, {columns}"), Mark("log", 9))
+        batch = Batch(table, frame(spark, rows, f"{ours}, {columns}"), Mark("log", 9))
         assert opened(receiver, tmp_path).apply(batch).inserted == 2
         found = {got.json["key"]["id"]: json.loads(got.body, parse_float=str) for got in receiver.got}
     assert found[1]["value"]["after"] == {

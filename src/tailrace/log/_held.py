@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log._broker import Partition
+from tailrace.spark.frame import described, from_arrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,4 +27,4 @@ class Held:
 
     def read(self, spark: SparkSession, ranges: Mapping[Partition, tuple[int, int]]) -> DataFrame:
         """Return all of them, whatever the ranges."""
-        return spark.createDataFrame(self.rows).to(spark.createDataFrame([], landed_rows.SPARK).schema)
+        return from_arrow(spark, self.rows).to(described(landed_rows.SPARK))

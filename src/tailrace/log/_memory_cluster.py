@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log._broker import Partition, Topic
-from tailrace.spark.frame import described
+from tailrace.spark.frame import described, from_arrow
 
 Header = tuple[str, bytes | None]
 Message = tuple[bytes | None, bytes | None, tuple[Header, ...]]
@@ -81,4 +81,4 @@ class MemoryCluster:
                 place = {"topic": topic, "partition": number, "offset": offset, "timestamp": None}
                 rows.append({**place, "key": key, "value": value, "headers": named})
         table = pa.Table.from_pylist(rows, schema=landed_rows.ARROW)
-        return spark.createDataFrame(table).to(described(landed_rows.SPARK))
+        return from_arrow(spark, table).to(described(landed_rows.SPARK))

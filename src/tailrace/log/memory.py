@@ -17,7 +17,7 @@ from tailrace.core.table import Table
 from tailrace.envelopes import debezium
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.slice import Contents, Slice, total
-from tailrace.spark.frame import described
+from tailrace.spark.frame import described, from_arrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class MemoryLog:
 
         def read(spark: SparkSession) -> DataFrame:
             table = pa.Table.from_pylist(rows, schema=landed_rows.ARROW)
-            return spark.createDataFrame(table).to(described(landed_rows.SPARK))
+            return from_arrow(spark, table).to(described(landed_rows.SPARK))
 
         return Slice(after, chosen[-1].last, total(part.contents for part in chosen), read)
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace.apply.engine import column
-from tailrace.spark.frame import frame
+from tailrace.spark.frame import from_arrow
 from tailrace.spark.kinds import kind_of
 from tailrace.targets._columns import UNCHANGED
 from tailrace.targets._sql.dialect import Dialect, Kind
@@ -52,7 +51,5 @@ def incoming(spark: SparkSession, table: pa.Table, kinds: Mapping[str, Kind]) ->
     """Return stored columns as Spark's own types."""
     # Names from outside are given at the end: until then a column is a number.
     numbered = table.rename_columns([f"c{n}" for n in range(table.num_columns)])
-    schema = from_arrow_schema(numbered.schema, prefer_timestamp_ntz=True)
     values = (kind.back(F.col(f"c{n}")).alias(name) for n, (name, kind) in enumerate(kinds.items()))
-    rows = spark.createDataFrame(numbered, schema) if table.num_rows else frame(spark, [], schema)
-    return rows.select(*values)
+    return from_arrow(spark, numbered).select(*values)

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.apply.engine import OP, POSITION, UNCHANGED, column
 from tailrace.core.table import Table
+from tailrace.spark.frame import described, from_arrow
 from tailrace.targets._columns import columns_of
 from tailrace.targets.parquet.merge import DAY, HASH, kept
 
@@ -28,17 +29,17 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 class Shapes:
     """The schemas of one table's files, for as long as the table has this shape."""
 
-    def __init__(self, spark: SparkSession, table: Table, mode: str) -> None:
+    def __init__(self, table: Table, mode: str) -> None:
         self.table = table
         ours = {HASH: "int"} if mode == "scd1" else {}
-        self.rows = _schema(spark, {**dict(columns_of(table, mode)), **ours})
+        self.rows = _schema({**dict(columns_of(table, mode)), **ours})
         keys = {key: table.column(key).type for key in table.keys}
-        self.graves = _schema(spark, {**keys, POSITION: "string", HASH: "int", DAY: "string"})
+        self.graves = _schema({**keys, POSITION: "string", HASH: "int", DAY: "string"})
 
 
-def _schema(spark: SparkSession, types: Mapping[str, str]) -> pa.Schema:
+def _schema(types: Mapping[str, str]) -> pa.Schema:
     listed = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in types.items())
-    made = to_arrow_schema(spark.createDataFrame([], listed).schema)
+    made = to_arrow_schema(described(listed))
     return pa.schema([pa.field(field.name, field.type) for field in made])
 
 
@@ -66,11 +67,10 @@ def outgoing(rows: DataFrame, table: Table, partial: Sequence[str]) -> pa.Table:
 
 def incoming(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return stored columns as rows of Spark."""
-    # Spark takes an empty batch among others for the end of all of them, so there must be none.
-    numbered = table.rename_columns([f"c{n}" for n in range(table.num_columns)]).combine_chunks()
-    schema = from_arrow_schema(numbered.schema, prefer_timestamp_ntz=True)
-    rows = spark.createDataFrame(numbered, schema) if table.num_rows else spark.createDataFrame([], schema)
-    return rows.select(*(F.col(f"c{n}").alias(name) for n, name in enumerate(table.column_names)))
+    numbered = table.rename_columns([f"c{n}" for n in range(table.num_columns)])
+    return from_arrow(spark, numbered).select(
+        *(F.col(f"c{n}").alias(name) for n, name in enumerate(table.column_names))
+    )
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -110,7 +110,7 @@ class ParquetTable:
         table = Table(self._name, (*columns, *new), now.table.keys)
         files: Sequence[File] = now.files
         if wider or any(column.default is not None for column in new):
-            files = self._rewritten(now, Shapes(self._spark(), table, self._mode), new)
+            files = self._rewritten(now, Shapes(table, self._mode), new)
         self._add(_next(now, table=table, files=tuple(files)))
         failpoint("C21")
 
@@ -254,7 +254,7 @@ class ParquetTable:
 
     def _shape(self, now: Manifest) -> Shapes:
         if self._shapes is None or self._shapes.table != now.table:
-            self._shapes = Shapes(self._spark(), now.table, now.mode)
+            self._shapes = Shapes(now.table, now.mode)
         return self._shapes
 
     def _add(self, manifest: Manifest) -> None:
