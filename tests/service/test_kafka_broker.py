@@ -129,6 +129,7 @@ def test_a_dead_letter_is_sent_once_with_where_it_came_from(
         "dlq.error_type": b"malformed",
         "dlq.error_message": b"malformed: not a message",
         "dlq.sink_id": b"lake",
+        "dlq.log": b"log",
     }
     assert dict(second.headers() or [])["dlq.source_offset"] == b"8"
 
