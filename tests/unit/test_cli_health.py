@@ -200,7 +200,7 @@ def test_a_port_that_nobody_asked_for_does_not_keep_a_second_run_from_starting(t
 
 @contextmanager
 def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`cdc run` on a deployment with an empty table, once its lag is measured."""
+    """`cdc run` on a deployment with an empty table, once its lag is measured and its first page is in the log."""
     with Emulator(Deployment(seed=3)) as source:
         source.behaviour.key = "prod:emulated|canary-8"
         source.deployment.delete("users", source.deployment.insert("users", {"name": "canary-row"}))
@@ -217,7 +217,11 @@ def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ):
             try:
                 given_up = time.monotonic() + 120
-                while not (found := ask.running(folder / ".tailrace")) or not found[0]["consumer_lag"]:
+                while (
+                    not (found := ask.running(folder / ".tailrace"))
+                    or not found[0]["consumer_lag"]
+                    or "page appended" not in (folder / "log").read_text()
+                ):
                     assert process.poll() is None, (folder / "log").read_text()
                     assert time.monotonic() < given_up, (folder / "log").read_text()
                     time.sleep(0.05)
