@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.control.deliveries import Deliveries
 from tailrace.core.errors import Halt, ResyncRequired
 from tailrace.core.offsets import Offsets, covers
 from tailrace.envelopes.custom import Custom
@@ -17,6 +19,10 @@ from tailrace.envelopes.maxwell import Maxwell
 from tailrace.log._kafka_slice import KafkaSlice
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log._routing import Routing
+from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.report import Silent
+from tailrace.targets import webhook
+from tests.receiver import receiving
 from tests.topics_in_memory import Pipeline, total
 
 TOPIC, TABLE = "cdc.public.orders", "public.orders"
@@ -115,6 +121,20 @@ def test_a_block_that_describes_no_row_is_put_aside_and_stops_nobody(
     assert (total(counts, "applied"), total(counts, "rejected")) == (2, len(NO_ROWS))
     assert {letter["dlq.error_type"] for letter in pipeline.rejects.letters("box")} == {"bad-schema"}
     assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1]
+
+
+def test_a_truncate_alone_is_sent_on_by_who_keeps_no_table(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    cluster.put(TOPIC, 0, *event(0, "t", 50))
+    with receiving() as receiver:
+        options = webhook.Options(url=receiver.address, allow_http=True, allow_private=True)
+        notes = Deliveries(pipeline.folder / "deliveries", "box")
+        sent = webhook.open_target("box", options, pipeline_id="p", mode="append", notes=notes, stop=Event())
+        rules = Rules("append", pipeline.evolution, 100_000)
+        fold = Fold(lambda: pipeline.spark, pipeline.log, sent, rules, pipeline.rejects, Silent())
+        piece = pipeline.log.slice(-1, 10)
+        assert piece is not None
+        assert fold.table(piece, TABLE, Choice(TABLE)).applied == 1
+        assert [got.json["value"]["op"] for got in receiver.got] == ["t"]
 
 
 def test_partitions_added_later_are_read_from_their_beginning(pipeline: Pipeline, cluster: MemoryCluster) -> None:

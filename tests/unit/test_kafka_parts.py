@@ -288,3 +288,11 @@ def _no_spark() -> Any:
 
 
 _NO_ROWS: Any = None
+
+
+@pytest.mark.parametrize("after", ["string", ["null", "string"], {"type": "map", "values": "string"}])
+def test_an_avro_schema_that_describes_no_row_is_none(after: object) -> None:
+    fields = [{"name": "after", "type": after}, {"name": "op", "type": "string"}]
+    writer = {"type": "record", "name": "Envelope", "fields": fields}
+    sample = Sample("t", None, b"\x00\x00\x00\x00\x07rest")
+    assert DebeziumAvro(lambda _: writer).schema("public.t", sample) is None

@@ -164,6 +164,16 @@ def test_the_newest_manifest_is_the_table_and_a_number_is_given_once(tmp_path: P
     manifests.add(newest)
 
 
+def test_a_number_that_retention_has_freed_is_not_given_again(tmp_path: Path) -> None:
+    asleep, awake = (Manifests(Store(str(tmp_path), {}), "t") for _ in range(2))
+    for number in (1, 2, 3, 4, 5):
+        awake.add(manifest(number))
+    awake.remove([manifest(number) for number in (1, 2, 3, 4)])
+    with pytest.raises(Retryable):
+        asleep.add(manifest(3))
+    assert [found.number for found in awake.every()] == [5]
+
+
 def test_a_manifest_whose_answer_was_lost_is_recognised(tmp_path: Path) -> None:
     class Unlucky(Store):
         landed = True

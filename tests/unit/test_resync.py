@@ -38,6 +38,16 @@ def test_what_somebody_else_fills_has_no_snapshot_to_take(tmp_path: Path, resync
     assert "cdc undeploy" in found.value.hint
 
 
+def test_a_source_that_is_to_take_no_snapshot_takes_no_new_one(tmp_path: Path) -> None:
+    text = (
+        "pipeline_id: shop\nsource: {source_type: postgres, database: d, tables: [public.a], snapshot_mode: never}\n"
+        "sinks: [{sink_id: base, sink_type: sqlite, sqlite: {path: FOLDER/base.db}}]"
+    )
+    with opened(tmp_path, text) as pipeline, pytest.raises(Misconfigured) as found:
+        pipeline._refuse_resync()
+    assert (found.value.code, "snapshot_mode" in found.value.hint) == ("not-available", True)
+
+
 def test_there_must_be_something_to_publish_and_somewhere(tmp_path: Path) -> None:
     for text, code in (
         (FEED, "no-target"),

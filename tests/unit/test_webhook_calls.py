@@ -36,7 +36,7 @@ from tailrace.targets.webhook.target import meaning
 from tests.receiver import Receiver, Reply, receiving
 
 ONE, TWO = ("whsec_" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
-MESSAGE = Message(("1", "t", 0, 7), 0, False, '{"key":{"id":"ä"}}'.encode())
+MESSAGE = Message(("1", "t", 0, 7, 1), 0, False, '{"key":{"id":"ä"}}'.encode())
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def changes(offsets: Sequence[int], keys: int = 5, partition: int = 0) -> list[M
     """Return a change for each of `offsets`; the key goes round."""
     return [
         Message(
-            (f"{offset:08d}", "cdc.public.items", partition, offset),
+            (f"{offset:08d}", "cdc.public.items", partition, offset, 1),
             offset % keys,
             False,
             b'{"key":{"id":%d},"metadata":{"partition":%d,"offset":%d}}' % (offset % keys, partition, offset),
@@ -194,7 +194,7 @@ def test_a_restart_goes_on_after_what_was_acknowledged(receiver: Receiver, opene
     receiver.got.clear()
     receiver.answer = lambda _: Reply()
     # The slice is cut anew: it holds a change that came late, with a place among those that were sent.
-    late = Message(("00000030", "cdc.public.items", 0, 100), 1, False, changes([100])[0].body)
+    late = Message(("00000030", "cdc.public.items", 0, 100, 1), 1, False, changes([100])[0].body)
     news = sorted([*changes(range(100)), late], key=lambda message: message.place)
     send(opened(concurrency=1), news, 100)
     assert taken(receiver) == [100, *range(60, 100)]
@@ -319,6 +319,39 @@ def test_a_refusal_that_cannot_be_put_aside_is_not_passed(receiver: Receiver, op
     aside: list[Refusal] = []
     send(opened(), changes(range(6)), 5, aside)
     assert [event.offset for event in aside] == [2]
+
+
+def test_a_refusal_that_cannot_be_put_aside_is_not_passed_by_a_later_note_either(
+    receiver: Receiver, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "_SAVE_EVERY", 0.0)
+    receiver.answer = lambda got: Reply(400 if got.offset == 2 else 200)
+    tried: list[int] = []
+
+    def full_once(refused: Sequence[Refusal]) -> None:
+        tried.extend(event.offset for event in refused)
+        if len(tried) == 1:
+            raise Halt("disk-full", "no room")
+
+    with pytest.raises(Halt):
+        opened(concurrency=1).deliver(TABLE, Mark(LOG, 199), changes(range(200)), full_once)
+    aside: list[Refusal] = []
+    done = send(opened(), changes(range(200)), 199, aside)
+    assert set(tried) | {event.offset for event in aside} == {2}
+    assert len(tried) + len(aside) >= 2
+    assert done.rejected == 1
+
+
+def test_the_two_halves_of_a_changed_key_are_two_messages(receiver: Receiver, opened: Any) -> None:
+    place = ("00000007", "cdc.public.items", 0, 7)
+    body = changes([7])[0].body
+    halves = [Message((*place, 0), 1, False, body), Message((*place, 1), 2, False, body)]
+    receiver.answer = lambda _: Reply(200 if len(receiver.got) == 1 else 410)
+    with pytest.raises(Halt):
+        send(opened(concurrency=1), halves, 7)
+    receiver.answer = lambda _: Reply()
+    assert send(opened(), halves, 7) == Applied(inserted=1)
+    assert len({got.id for got in receiver.got}) == 2
 
 
 def test_a_stop_ends_the_slice_and_what_was_sent_is_remembered(receiver: Receiver, opened: Any) -> None:

@@ -149,7 +149,7 @@ def run(
 
     Runs until stopped; with --once, up to what the source had at the start.
 
-    With --resync, the new snapshot replaces the rows of every table that was ever read, also of tables that are gone;
+    With --resync, the new snapshot replaces the rows of every table; of Convex also those of tables that are gone;
     until it is complete, targets keep what they have.
 
     Ctrl-C or SIGTERM finishes or abandons the slice in hand and exits with 0.

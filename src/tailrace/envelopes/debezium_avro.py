@@ -103,11 +103,19 @@ class DebeziumAvro:
     def schema(self, table: str, sample: Sample) -> Table | None:
         """Return the table of the schema that a message names."""
         number = struct.unpack(">I", (sample.value or b"")[1:_HEADER])[0]
-        return self.table_of(table, number, self.keys(sample))
+        keys, described = self.keys(sample), self._schema(number)
+        try:
+            return self._table(table, number, described, keys)
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
+            # It is somebody else's schema, and anything may be wrong with it.
+            return None
 
     def table_of(self, name: str, number: int, keys: Sequence[str]) -> Table:
         """Return the table of rows that were written with the schema `number`."""
-        fields = [_connect(field) for field in _image(self._schema(number))["fields"]]
+        return self._table(name, number, self._schema(number), keys)
+
+    def _table(self, name: str, number: int, schema: _Schema, keys: Sequence[str]) -> Table:
+        fields = [_connect(field) for field in _image(schema)["fields"]]
         described = connect.table_of(name, fields, keys)
         table = Table(name, tuple(_in_avro(column) for column in described.columns), described.keys)
         self.remember(table, str(number))

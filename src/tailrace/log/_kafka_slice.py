@@ -20,7 +20,7 @@ class KafkaSlice(Slice):
     view: str = ""
     ranges: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
     raw: Callable[[SparkSession, Mapping[Partition, tuple[int, int]]], DataFrame] | None = None
-    schemas: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    schemas: Mapping[tuple[str, str], Collection[str]] = field(default_factory=dict)
     """By table and fingerprint, what the messages themselves call their schema."""
     drop: Callable[[], None] = lambda: None
 
@@ -28,7 +28,7 @@ class KafkaSlice(Slice):
         """Return the peeked rows of the table `topic`."""
         mine = F.col("fate").isNull() & (F.col("table") == topic)
         if fingerprint is not None:
-            mine &= F.col("schema") == self.schemas[topic, fingerprint]
+            mine &= F.col("schema").isin(*self.schemas[topic, fingerprint])
         return self.read(spark).where(mine)
 
     def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:

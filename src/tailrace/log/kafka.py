@@ -251,7 +251,7 @@ class KafkaLog:
 
     def _contents(
         self, kept: DataFrame, messages: Messages
-    ) -> tuple[Contents, dict[tuple[str, str], str], list[tuple[str, str]]]:
+    ) -> tuple[Contents, dict[tuple[str, str], set[str]], list[tuple[str, str]]]:
         """Return what is in a slice, the schema of each table and fingerprint, and which schemas describe no row."""
         where = F.struct("partition", "offset")
         truncate = F.coalesce(F.col("op") == Op.TRUNCATE.value, F.lit(False))
@@ -277,7 +277,7 @@ class KafkaLog:
         features: dict[str, frozenset[str]] = {}
         lowest: dict[str, str] = {}
         aside: dict[str, Aside] = {}
-        schemas: dict[tuple[str, str], str] = {}
+        schemas: dict[tuple[str, str], set[str]] = {}
         unreadable: list[tuple[str, str]] = []
         for group in sorted(groups, key=lambda row: (self._age(row["table"], row["schema"]), row["sample"][1])):
             if group["table"] is None:
@@ -294,7 +294,7 @@ class KafkaLog:
             if fingerprint is None:
                 unreadable.append((table, group["schema"]))
                 continue
-            schemas[table, fingerprint] = group["schema"]
+            schemas.setdefault((table, fingerprint), set()).add(group["schema"])
             counts[table, fingerprint] = counts.get((table, fingerprint), 0) + group["count"]
             lowest[table] = min(group["lowest"], lowest.get(table, group["lowest"]))
             found = {landed_rows.TRUNCATE} if group["truncates"] else set()

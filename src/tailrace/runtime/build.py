@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -153,8 +153,8 @@ class Pipeline:
         log = opened.read_by(sink.sink_id, report.warning)
         prefix, growing = self._inlet.prefix, self._inlet.growing
         work = self._drains.drain(sink, life, log, report, passed, prefix=prefix, growing=growing)
-        self._inlet.begin(life, work.fold.target, work.at)
-        return work, sink.retry.over(self._platform.retry)
+        begun = functools.partial(self._inlet.begin, life, work.fold.target, work.at)
+        return replace(work, begin=begun), sink.retry.over(self._platform.retry)
 
     def _job(self, opened: Opened, drains: Sequence[tuple[Drain, RetryConfig]], report: Reporter) -> Job:
         self._source, log = opened.pumped or (None, None)
@@ -178,7 +178,8 @@ class Pipeline:
 
     def _clean_up(self, life: Life, drains: Sequence[Drain]) -> None:
         for work in drains:
-            if isinstance(work.fold.target, Forgetting):
+            # A letter that is replayed may be older than a tombstone, and would bring its row back.
+            if isinstance(work.fold.target, Forgetting) and not self._rejects.count(work.target):
                 work.fold.target.collect_tombstones()
         failpoint("C28")
         self._inlet.expire(
@@ -254,10 +255,17 @@ class Pipeline:
 
     def _letters(self, ids: Sequence[str], targets: Sequence[str] | None) -> dict[str, dict[str, str]]:
         """Return by target the names and ids of dead letters: those with `ids`, or all."""
-        found = {
-            sink.sink_id: {kept.name: letter_id(sink.sink_id, kept) for kept in self._rejects.kept(sink.sink_id)}
-            for sink in self._drains.chosen(targets)
-        }
+        life = self._checkpoints.life()
+        found: dict[str, dict[str, str]] = {}
+        for sink in self._drains.chosen(targets):
+            kept = list(self._rejects.kept(sink.sink_id))
+            present = {letter_id(sink.sink_id, one) for one in kept if life and one.log == life.log}
+            # Offsets begin again with every life: an id that is named means the letter of the present one.
+            found[sink.sink_id] = {
+                one.name: name
+                for one in kept
+                if (name := letter_id(sink.sink_id, one)) not in present or (life and one.log == life.log) or not ids
+            }
         known = {one for names in found.values() for one in names.values()}
         for one in ids:
             if one not in known:
@@ -408,9 +416,10 @@ class Pipeline:
         if not self._inlet.anew:
             raise Misconfigured(
                 "not-available",
-                f'a run cannot take a new snapshot of source_type "{self._config.source.source_type}" here: '
-                "somebody else fills its log",
-                "Run cdc undeploy <file> and then cdc run <file>, which reads it from its beginning.",
+                f'a run takes no new snapshot of this source_type "{self._config.source.source_type}": somebody else '
+                "fills its log, or its snapshot_mode asks for none",
+                "Set snapshot_mode to initial; or, where somebody else fills the log, have it filled anew, run cdc "
+                "undeploy <file>, and write to new tables.",
             )
 
     def _renew(self, opened: Opened, tables: Sequence[str], life: Life) -> None:

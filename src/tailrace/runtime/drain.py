@@ -85,6 +85,8 @@ class Drain:
     """Told after each slice that the progress of the target has moved."""
     grow: Callable[[str], None] | None = None
     """Makes room for a topic that is not in `tables` yet; without it, such a topic halts."""
+    begin: Callable[[], None] = lambda: None
+    """Holds what the target has against the log, once, before the first slice."""
 
     def at(self) -> int:
         """Return the offset up to which every table is known to be current.
@@ -98,7 +100,9 @@ class Drain:
         tables = sorted({choice.table for choice in self.tables.values()})
         whole = not isinstance(self.log, Pumped) or self.log.begins() == -1
         if at == -1:
-            return -1 if whole else min((self._included(table) for table in tables), default=-1)
+            # A table that never had an event has no mark, and misses nothing.
+            marked = [table for table in tables if self.fold.target.mark(table) or not self.fold.target.have(table)]
+            return -1 if whole else min((self._included(table) for table in marked), default=-1)
         found = {table: self._included(table) for table in tables if table in noted}
         behind = [offset for table, offset in found.items() if offset < noted[table]]
         return at if not behind else -1 if whole else min(behind)
@@ -173,6 +177,7 @@ def drain(
 
     `attempt` runs one step of it and repeats it while its error says that it may work next time.
     """
+    attempt(work.begin)
     at = attempt(work.at)
     slices = 0
     while not stop.is_set() and slices != max_slices:

@@ -78,8 +78,11 @@ class Inlet(Protocol):
 
     prefix: str
     """What the log puts before the name of a table to make a topic of it."""
-    anew: bool
-    """A run can end the life of the log, and fill the next one from a new snapshot."""
+
+    @property
+    def anew(self) -> bool:
+        """Say whether a run can end the life of the log, and fill the next one from a new snapshot."""
+        ...
 
     @property
     def growing(self) -> bool:

@@ -62,13 +62,15 @@ class Growing(Protocol):
 class Pumped:
     """A source and its landed log; see `runtime.inlet.Inlet` for what each method promises."""
 
-    anew = True
-
     def __init__(self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path) -> None:
         self._pipeline = pipeline
         self._platform = platform
         self._folder = folder
         self.prefix = f"{pipeline.topic_prefix}."
+
+    @property
+    def anew(self) -> bool:
+        return bool(getattr(self._pipeline.source.options, "snapshot_mode", "initial") == "initial")
 
     @property
     def growing(self) -> bool:

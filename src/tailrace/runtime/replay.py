@@ -36,10 +36,13 @@ class StillBad:
 
     limit: int = 2 * AT_ONCE
     places: set[Place] = field(default_factory=set)
+    told: Callable[[], None] = lambda: None
+    """Called after each `put`, before the target goes on."""
 
     def put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
         """Take note of `rejected`."""
         self.places |= {(event.topic, event.partition, event.offset) for event in rejected}
+        self.told()
 
     def count(self, target: str) -> int:
         """Return how many events were rejected again."""
@@ -92,8 +95,8 @@ class Replay:
         noted = state.load(self._note)
         if noted is None:
             return
-        mark = self.work.fold.target.mark(str(noted["table"]))
-        names = noted["names"]
+        names, present = noted["names"], noted["log"] == self.work.log.name
+        mark = self.work.fold.target.mark(str(noted["table"])) if present else None
         if mark and mark.log == noted["log"] and mark.replays >= int(str(noted["number"])) and isinstance(names, list):
             self.aside.forget(self.work.target, [str(name) for name in names])
         self._note.unlink()
@@ -117,11 +120,19 @@ class Replay:
         def settled() -> list[str]:
             return sorted(names[place] for place in places - self.bad.places)
 
+        marks: list[Mark] = []
+
         def noted(mark: Mark) -> None:
+            marks[:] = [mark]
             content = {"log": mark.log, "table": table, "number": mark.replays, "names": settled()}
             state.save(self._note, dict(content))
 
-        counts = self.work.replay(piece, topic, noted)
+        # A receiver may refuse events while they are sent: the note must not name them when the mark moves.
+        self.bad.told = lambda: noted(marks[0]) if marks else None
+        try:
+            counts = self.work.replay(piece, topic, noted)
+        finally:
+            self.bad.told = lambda: None
         failpoint("C29")
         self.aside.forget(self.work.target, settled())
         self._note.unlink(missing_ok=True)

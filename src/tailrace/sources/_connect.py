@@ -7,6 +7,7 @@ and a worker that does not answer, are tried again as often as was allowed.
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -26,8 +27,12 @@ _ACTIONS = {
 }
 
 
+_HIDING = re.compile("password|secret|user.info|jaas|token|credential", re.IGNORECASE)
+"""Names of settings whose values nobody is to see."""
+
+
 class Connector:
-    """One connector of a Connect cluster, called `name`; `secret` is kept out of what is told."""
+    """One connector of a Connect cluster, called `name`; `secret`, and what settings hide, is told to nobody."""
 
     def __init__(self, config: ConnectorConfig, name: str, secret: str = "") -> None:
         if urlsplit(config.connect_url).scheme not in ("http", "https"):
@@ -37,7 +42,7 @@ class Connector:
         self.name = name
         self._config = config
         self._url = config.connect_url.rstrip("/")
-        self._secret = secret
+        self._secrets = {secret} - {""}
 
     def settings(self) -> dict[str, str] | None:
         """Return how the connector is set; `None` if there is no such connector."""
@@ -52,6 +57,7 @@ class Connector:
 
     def put(self, settings: Mapping[str, str]) -> None:
         """Make the connector, or change it, and wait until it and its task run."""
+        self._secrets |= {text for name, text in settings.items() if text and _HIDING.search(name)}
         self._ask("PUT", "/config", dict(settings))
         self.await_running()
 
@@ -148,7 +154,9 @@ class Connector:
         )
 
     def _shown(self, text: str) -> str:
-        hidden = text.replace(self._secret, "***") if self._secret else text
+        hidden = text
+        for secret in self._secrets:
+            hidden = hidden.replace(secret, "***")
         return " ".join(hidden.split())[:_LONGEST]
 
 

@@ -137,7 +137,11 @@ class Manifests:
             if not self._is_there(name, manifest):
                 raise
             return
-        if not made and not self._is_there(name, manifest):
+        late = made and bool(self._store.names(self._folder, after=name))
+        if late:
+            # Its number was free because retention has removed the version that had it.
+            self._store.delete([name])
+        if late or (not made and not self._is_there(name, manifest)):
             raise Retryable(
                 "write-conflict",
                 f'another writer committed version {manifest.number} of "{self._folder}" in the meantime',

@@ -66,13 +66,15 @@ class Delivery:
         if self._error is not None:
             raise self._error
 
-    def refused(self) -> list[tuple[Place, Reject]]:
-        """Return what was refused for good up to the frontier since the last call; it is not told again."""
+    def refused(self, upto: Place) -> list[tuple[Place, Reject]]:
+        """Return what was refused for good up to `upto`; it is told until `forget` is."""
         with self._changed:
-            upto = self.frontier
-            told = [item for item in self._refused if upto and item[0] <= upto]
-            self._refused = [item for item in self._refused if not upto or item[0] > upto]
-            return told
+            return [item for item in self._refused if item[0] <= upto]
+
+    def forget(self, upto: Place) -> None:
+        """Tell no more of what was refused up to `upto`: it is durable elsewhere."""
+        with self._changed:
+            self._refused = [item for item in self._refused if item[0] > upto]
 
     def _room_for(self, message: Message) -> bool:
         """Wait until `message` may be handed on; say no if something has gone wrong."""

@@ -25,9 +25,14 @@ from tailrace.apply.engine import OFFSET, OP, PARTITION, POSITION, TOPIC, UNCHAN
 from tailrace.core.change import Op
 from tailrace.core.table import Table
 
-Place = tuple[str, str, int, int]
-"""Position, topic, partition, offset: the order in which changes are sent."""
+Place = tuple[str, str, int, int, int]
+"""Position, topic, partition, offset, half: the order in which changes are sent.
 
+A message may hold two changes, where a key has changed: the delete of the old one, half 0, and the row under the new
+one, half 1. Every other change is a half 1, or 0 for a delete, alone.
+"""
+
+_HALF = "_cdc_half"
 _JSON = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
@@ -50,14 +55,16 @@ class Message:
 
 def messages(events: DataFrame, table: Table) -> Iterator[Message]:
     """Yield the messages of `events` in their order; few of them are in memory at a time."""
+    half = (column(OP) != Op.DELETE.value).cast("int").alias(_HALF)
     shown = events.select(
         *(column(name) for name in (POSITION, TOPIC, PARTITION, OFFSET)),
+        half,
         F.hash(*(column(name) for name in table.keys)) if table.keys else F.lit(0),
         column(OP) == Op.TRUNCATE.value,
         F.to_json(_body(table), _JSON),
     )
-    for row in shown.orderBy(POSITION, TOPIC, PARTITION, OFFSET).toLocalIterator():
-        yield Message((row[0], row[1], row[2], row[3]), row[4], row[5], row[6].encode())
+    for row in shown.orderBy(POSITION, TOPIC, PARTITION, OFFSET, _HALF).toLocalIterator():
+        yield Message((row[0], row[1], row[2], row[3], row[4]), row[5], row[6], row[7].encode())
 
 
 def _body(table: Table) -> Expression:

@@ -63,7 +63,7 @@ class Part:
 
     def includes(self, place: Place) -> bool:
         """Say whether the change at `place` was settled; one that lay outside of that slice was not."""
-        _, topic, partition, offset = place
+        _, topic, partition, offset, _ = place
         named = offsets.by_partition(self.upto)
         last = named.get(f"{topic}:{partition}", -1) if named else self.upto
         return place <= self.place and offset <= last
@@ -164,8 +164,8 @@ class WebhookTarget:
         if not stored or stored["log"] != log:
             return None
         upto = stored["upto"]["partitions"] or stored["upto"]["offset"]
-        position, topic, partition, offset = stored["place"]
-        return Part(log, offsets.from_json(upto), (position, topic, partition, offset), stored["refused"])
+        position, topic, partition, offset, half = stored["place"]
+        return Part(log, offsets.from_json(upto), (position, topic, partition, offset, half), stored["refused"])
 
     def attempt(self, name: str, body: bytes) -> None:
         """Send one message once; raise what the answer means if it is not taken."""
@@ -264,9 +264,10 @@ class _Progress:
         frontier = self._delivery.frontier
         if frontier is None:
             return
-        if refused := self._delivery.refused():
-            refusals = [Refusal(*place[1:], f"{reject.code}: {reject}") for place, reject in refused]
+        if refused := self._delivery.refused(frontier):
+            refusals = [Refusal(*place[1:4], f"{reject.code}: {reject}") for place, reject in refused]
             self._reject(refusals)
+            self._delivery.forget(frontier)
             self.refused_now += len(refusals)
         if self._part is None or frontier > self._part.place:
             self._part = Part(self._upto.log, self._upto.offset, frontier, self.refused)
