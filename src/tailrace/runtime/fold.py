@@ -283,7 +283,7 @@ class Fold:
         if "" not in piece.fingerprints(topic):
             return found
         # Who keeps no table is told of a truncate all the same; it has no image, and Spark no struct without fields.
-        nothing = Table(topic, (Column("none", "string"),)) if isinstance(self.target, Sending) else None
+        nothing = Table(topic, (Column("none", "string"),), ()) if isinstance(self.target, Sending) else None
         bare = next(iter(found.values()), _own(have, self._rules) or nothing)
         return {} if bare is None else {"": bare, **found}
 
