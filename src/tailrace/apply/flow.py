@@ -264,7 +264,8 @@ class Flow:
         alive = None
         if self.exists:
             rows = self.target.current(self.shape.name, near)
-            alive = rows.where(column(POSITION) > floor) if floor else rows
+            # Rows that a truncate only marks are still there.
+            alive = rows.where(column(POSITION) > floor) if floor and not self.soft else rows
         judged = engine.judge_partials(
             changes, alive, self.shape, self.required, self.order, deletes_stay=bool(self.soft)
         )

@@ -126,8 +126,8 @@ class Merge:
 
     def _assignments(self) -> list[str]:
         # A row that this batch truncates is gone before the batch's own row of the same key arrives, so
-        # that one finds no value to keep.
-        kept = f" AND t.{POSITION} > {literal(self.truncate)}" if self.truncate else ""
+        # that one finds no value to keep; unless it stays, with a mark.
+        kept = f" AND t.{POSITION} > {literal(self.truncate)}" if self.truncate and self.flag is None else ""
         sets = []
         for name in self.columns:
             column = quote(name)

@@ -211,7 +211,13 @@ def _fold(kept: Kept, batch: Batch, rows: list[Row]) -> Applied:
     before = {key: position for key, (position, _) in kept.folded.rows.items()}
     changes = [Change(batch.table.name, Op.TRUNCATE, batch.truncate)] if batch.truncate else []
     if batch.soft and batch.truncate:
-        changes = [_marked(batch, key, row) for key, row in kept.folded.rows.items() if row[0] <= batch.truncate]
+        # A row that the batch speaks of says itself whether it is marked.
+        spoken = {tuple(_plain(row[name]) for name in kept.table.keys) for row in rows}
+        changes = [
+            _marked(batch, key, row)
+            for key, row in kept.folded.rows.items()
+            if row[0] <= batch.truncate and key not in spoken
+        ]
     fold([*changes, *(_change(kept.table, batch, row) for row in rows)], kept.folded)
     after = kept.folded.rows
     updated = sum(1 for key, position in before.items() if key in after and after[key][0] != position)
