@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -153,8 +153,9 @@ class Pipeline:
         log = opened.read_by(sink.sink_id, report.warning)
         prefix, growing = self._inlet.prefix, self._inlet.growing
         work = self._drains.drain(sink, life, log, report, passed, prefix=prefix, growing=growing)
-        begun = functools.partial(self._inlet.begin, life, work.fold.target, work.at)
-        return replace(work, begin=begun), sink.retry.over(self._platform.retry)
+        # Before the head of the log is asked for: a catalogue of files that was lost would be made anew by that.
+        self._inlet.begin(life, work.fold.target, work.at)
+        return work, sink.retry.over(self._platform.retry)
 
     def _job(self, opened: Opened, drains: Sequence[tuple[Drain, RetryConfig]], report: Reporter) -> Job:
         self._source, log = opened.pumped or (None, None)

@@ -85,8 +85,6 @@ class Drain:
     """Told after each slice that the progress of the target has moved."""
     grow: Callable[[str], None] | None = None
     """Makes room for a topic that is not in `tables` yet; without it, such a topic halts."""
-    begin: Callable[[], None] = lambda: None
-    """Holds what the target has against the log, once, before the first slice."""
 
     def at(self) -> int:
         """Return the offset up to which every table is known to be current.
@@ -177,7 +175,6 @@ def drain(
 
     `attempt` runs one step of it and repeats it while its error says that it may work next time.
     """
-    attempt(work.begin)
     at = attempt(work.at)
     slices = 0
     while not stop.is_set() and slices != max_slices:
