@@ -85,3 +85,11 @@ def test_a_table_that_was_restored_is_read_again_from_what_it_has(log: LandedLog
     work = drain_into(tmp_path, log, items=9, notes=4)
     work.progress.save("t", "log", 9, {ITEMS.name: Mark("log", 9), NOTES.name: Mark("log", 7)})
     assert work.at() == 4
+
+
+def test_a_table_that_was_made_anew_and_is_empty_hides_no_gap(log: LandedLog, tmp_path: Path) -> None:
+    work = drain_into(tmp_path, log, items=9)
+    work.fold.target.evolve(NOTES.name, fit(None, NOTES, Evolution.ALTER))
+    with pytest.raises(Halt) as halted:
+        work.next_slice(work.at())
+    assert halted.value.code == "log-gap"

@@ -98,9 +98,8 @@ class Drain:
         tables = sorted({choice.table for choice in self.tables.values()})
         whole = not isinstance(self.log, Pumped) or self.log.begins() == -1
         if at == -1:
-            # A table that never had an event has no mark, and misses nothing.
-            marked = [table for table in tables if self.fold.target.mark(table) or not self.fold.target.have(table)]
-            return -1 if whole else min((self._included(table) for table in marked), default=-1)
+            # A table without a mark may be one that was made anew just now: what it lacks is not known to be nothing.
+            return -1 if whole else min((self._included(table) for table in tables), default=-1)
         found = {table: self._included(table) for table in tables if table in noted}
         behind = [offset for table, offset in found.items() if offset < noted[table]]
         return at if not behind else -1 if whole else min(behind)
