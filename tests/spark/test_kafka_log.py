@@ -123,6 +123,18 @@ def test_a_block_that_describes_no_row_is_put_aside_and_stops_nobody(
     assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1]
 
 
+def test_truncates_of_two_schemas_in_one_slice_are_both_read(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    fill(cluster, range(4), lsn=10)
+    for n in (1, 2):
+        key, value = event(0, "t", 50 + n)
+        block = b'{"type":"struct","version":%d}' % n
+        cluster.put(TOPIC, 0, key, b'{"schema":' + block + b',"payload":' + value + b"}")
+    cluster.put(TOPIC, 0, *event(9, "c", 60))
+    counts = pipeline.drain()
+    assert (total(counts, "read"), total(counts, "applied")) == (7, 7)
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [9]
+
+
 def test_a_truncate_alone_is_sent_on_by_who_keeps_no_table(pipeline: Pipeline, cluster: MemoryCluster) -> None:
     cluster.put(TOPIC, 0, *event(0, "t", 50))
     with receiving() as receiver:
