@@ -54,6 +54,12 @@ def truncate(place: int) -> Change:
     return Change(ITEMS.name, Op.TRUNCATE, at(place))
 
 
+def _micros(moment: object) -> int:
+    """Return microseconds since 1970, which are the same in every time zone."""
+    assert isinstance(moment, datetime.datetime)
+    return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
+
+
 def rows_of(spark: SparkSession, table: Table, changes: Iterable[Change]) -> DataFrame:
     """Return the rows of a batch: the newest change per key."""
     newest = {change.key: change for change in sorted(changes, key=lambda change: change.position)}
@@ -304,25 +310,58 @@ class TargetContract:
     def test_types_widen_in_place_and_old_values_stay(self) -> None:
         narrow = Table(
             "public.w",
-            (Column("id", "int"), Column("n", "int"), Column("f", "float"), Column("d", "decimal(5,2)")),
-            ("id",),
+            (
+                Column("id", "int"),
+                Column("day", "date"),
+                Column("n", "int"),
+                Column("f", "float"),
+                Column("d", "decimal(5,2)"),
+                Column("on", "date"),
+                Column("plain", "date"),
+            ),
+            ("id", "day"),
         )
         wide = Table(
             "public.w",
-            (Column("id", "bigint"), Column("n", "bigint"), Column("f", "double"), Column("d", "decimal(12,4)")),
-            ("id",),
+            (
+                Column("id", "bigint"),
+                Column("day", "timestamp"),
+                Column("n", "bigint"),
+                Column("f", "double"),
+                Column("d", "decimal(12,4)"),
+                Column("on", "timestamp"),
+                Column("plain", "timestamp_ntz"),
+            ),
+            ("id", "day"),
         )
         target = self.opened(narrow)
-        old = {"id": 1, "n": 7, "f": 0.5, "d": Decimal("1.25")}
-        gone = Change("public.w", Op.DELETE, at(1), (3,))
-        target.apply(batch(self.spark, [Change("public.w", Op.CREATE, at(1), (1,), old), gone], 1, narrow))
+        day, first = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
+        old = {"id": 1, "day": day, "n": 7, "f": 0.5, "d": Decimal("1.25"), "on": day, "plain": day}
+        gone = Change("public.w", Op.DELETE, at(1), (3, day))
+        target.apply(batch(self.spark, [Change("public.w", Op.CREATE, at(1), (1, day), old), gone], 1, narrow))
         shape = self.reshape(target, wide)
         self.reshape(target, wide)
-        new = {"id": 2**40, "n": 2**40, "f": 0.1, "d": Decimal("12345678.1234")}
-        made = batch(self.spark, [Change("public.w", Op.CREATE, at(2), (2**40,), new), drop(3, 2**41)], 2, shape)
-        target.apply(made)
-        assert self.rows(target, wide) == [{**old, "d": Decimal("1.2500")}, new]
-        assert {row["id"] for row in target.known("public.w").collect()} == {1, 3, 2**40, 2**41}
+        assert target.mark("public.w") == Mark(LOG, 1, at(1))
+        noon = datetime.datetime(1969, 7, 20, 12, 17, 40, 5, datetime.UTC)
+        new = {"id": 2**40, "n": 2**40, "f": 0.1, "d": Decimal("12345678.1234"), "plain": noon.replace(tzinfo=None)}
+        new |= {"day": noon, "on": noon}
+        renewed = {**old, "day": first, "on": noon, "plain": noon.replace(tzinfo=None)}
+        changes = [
+            Change("public.w", Op.CREATE, at(2), (2**40, noon), new),
+            Change("public.w", Op.DELETE, at(3), (2**41, noon)),
+            Change("public.w", Op.UPDATE, at(4), (1, first), renewed, frozenset({"on"})),
+        ]
+        target.apply(batch(self.spark, changes, 2, shape))
+        found = target.current("public.w").selectExpr(
+            "id", "unix_micros(day) AS day", "n", "f", "d", "unix_micros(`on`) AS `on`", "plain"
+        )
+        expected = [{**renewed, "on": first, "d": Decimal("1.2500")}, new]
+        assert sorted(self.visible(found), key=lambda row: row["id"]) == [
+            {**row, "day": _micros(row["day"]), "on": _micros(row["on"])} for row in expected
+        ]
+        known = target.known("public.w").selectExpr("id", "unix_micros(day)").collect()
+        here, there = _micros(first), _micros(noon)
+        assert sorted(map(tuple, known)) == [(1, here), (3, here), (2**40, there), (2**41, there)]
 
     def test_names_from_outside_are_only_names(self) -> None:
         names = ["select", "a.b", "ä ö", "`", "a`b", "x,y;{}()=", "${spark.app.name}", "o'clock\\", "n" * 300]

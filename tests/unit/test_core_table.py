@@ -185,6 +185,7 @@ LIMITS = {
         ("decimal(10,2)", "decimal(12,2)"),
         ("decimal(10,2)", "decimal(12,4)"),
         ("date", "timestamp_ntz"),
+        ("date", "timestamp"),
         ("string", "string"),
     ],
 )
@@ -222,7 +223,7 @@ def test_an_integer_widens_only_to_a_decimal_that_holds_its_limits(old: str, pre
 
 
 def test_widening_goes_on_from_type_to_type() -> None:
-    types = ["tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp_ntz", "string"]
+    types = ["tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp_ntz", "timestamp", "string"]
     types += [f"decimal({p},{s})" for p in (3, 5, 10, 20, 38) for s in (0, 2, 4) if s <= p]
     for a in types:
         for b in types:

@@ -118,6 +118,7 @@ def test_a_literal_holds_any_value() -> None:
         ("int", "decimal(12,2)", 7, "7.00"),
         ("int", "decimal(12,0)", 7, "7"),
         ("date", "timestamp_ntz", "2024-02-29", "2024-02-29 00:00:00.000000"),
+        ("date", "timestamp", "2024-02-29", "2024-02-29 00:00:00.000000Z"),
         ("int", "bigint", 7, 7),
         ("int", "double", 7, 7.0),
     ],

@@ -79,7 +79,7 @@ def _shape(rows: DataFrame, schema: Table, want: Table, newest: set[str]) -> Dat
     unchanged = F.array_union(column(UNCHANGED), F.array(*kept)) if kept else column(UNCHANGED)
     old_key = F.when(
         column(OLD_KEY).isNotNull(),
-        F.struct(*(column(OLD_KEY)[key].cast(want.column(key).type).alias(key) for key in want.keys)),
+        F.struct(*(_old_key(key, have.get(key), want.column(key).type) for key in want.keys)),
     )
     ours = {UNCHANGED: unchanged, PROBLEM: problem, OLD_KEY: old_key if want.keys else F.lit(None)}
     return rows.select(*(ours.get(name, column(name)).alias(name) for name in RESERVED), *shaped)
@@ -102,7 +102,15 @@ def conform(value: Expression, source: str, target: str) -> Expression:
     entry, wanted_entry = entry_of(source), entry_of(target)
     if entry is not None and wanted_entry is not None:
         return F.transform_values(value, lambda _, item: conform(item, entry[1], wanted_entry[1]))
+    if (source, target) == ("date", "timestamp"):
+        # A cast would go by the time zone of whoever's session this is.
+        return F.timestamp_seconds(F.unix_date(value).cast("bigint") * 86_400)
     return value.try_cast(target)
+
+
+def _old_key(name: str, source: Column | None, kind: str) -> Expression:
+    value = column(OLD_KEY)[name]
+    return (conform(value, source.type, kind) if source else value.cast(kind)).alias(name)
 
 
 def misfits(value: Expression, source: str, target: str) -> Expression:

@@ -169,13 +169,11 @@ def _wider(table: str, old: Column, column: Column, *, narrower: bool, pad: bool
     gone = nested.lost(old.type, column.type)
     if wider and (pad or not gone) and (narrower or gone or wider != old.type):
         return wider
-    why = "This is not a widening, so no stored value may be converted silently. "
-    if (old.type, column.type) == ("date", "timestamp"):
-        why = "A day is no instant before a time zone is named; as timestamp_ntz it would be a widening. "
     raise Halt(
         "type-changed",
         f'column "{column.name}" of table "{table}" became {column.type} in the source and is {old.type} in the target',
-        f"{why}Change the column in the target, or write to a new target table.",
+        "This is not a widening, so no stored value may be converted silently. Change the column in the target, or "
+        "write to a new target table.",
     )
 
 
@@ -185,7 +183,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def widens(old: str, new: str) -> bool:
-    """Say whether every value of type `old` is exactly a value of type `new`."""
+    """Say whether every value of type `old` is exactly a value of type `new`; a day is its first moment in UTC."""
     if old == new:
         return True
     if old in _INTEGERS and new in _INTEGERS:
@@ -205,6 +203,7 @@ def widens(old: str, new: str) -> bool:
         ("smallint", "double"),
         ("int", "double"),
         ("date", "timestamp_ntz"),
+        ("date", "timestamp"),
     }
 
 

@@ -187,12 +187,14 @@ def _decoded(
 ) -> DataFrame:
     """Decode `body` with each writer's schema, where that is its own: once, in a column of its own.
 
-    An expression that stands in several places would be decoded in each of them.
+    An expression that stands in several places would be decoded in each of them, and Spark would put it there: into
+    every condition on what comes of it. What it must not repeat, such as a count of rows, stays where it is.
     """
+    unrepeatable = F.monotonically_increasing_id() >= 0
     made = []
     for number, (mine, writer, reader) in writers.items():
         options = {"mode": "PERMISSIVE"} | ({"avroSchema": json.dumps(_plain(reader))} if reader else {})
-        datum = from_avro(F.when(mine, F.col(body)), json.dumps(_plain(writer)), options)
+        datum = from_avro(F.when(mine & unrepeatable, F.col(body)), json.dumps(_plain(writer)), options)
         made.append(datum.alias(f"datum_{number}"))
     return rows.select("*", *made)
 

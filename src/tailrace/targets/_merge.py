@@ -44,6 +44,14 @@ def literal(value: Bound) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def widened(name: str, old: str, new: str) -> str:
+    """Return the stored column `name` of type `old` as a value of the wider type `new`."""
+    if (old, new) == ("date", "timestamp"):
+        # A cast would go by the time zone of whoever's session this is.
+        return f"timestamp_seconds(unix_date({quote(name)}) * 86400L)"
+    return f"CAST({quote(name)} AS {new})"
+
+
 def within(ranges: Mapping[str, tuple[Bound, Bound]], alias: str = "") -> list[str]:
     """Return the conditions that hold for every key within `ranges`."""
     return [

@@ -111,8 +111,9 @@ def kind(name: str) -> Kind:
 
 def widen(table: str, column: str, old: str, new: str) -> list[str]:
     """Return what gives a column its new type."""
-    kinds = kind(old).sql, kind(new).sql
-    return [] if kinds[0] == kinds[1] else [f"ALTER TABLE {table} ALTER COLUMN {column} SET DATA TYPE {kinds[1]}"]
+    have, want = kind(old).sql, kind(new).sql
+    value = f"CAST({column} AS TIMESTAMP) AT TIME ZONE 'UTC'" if want == "TIMESTAMPTZ" else f"CAST({column} AS {want})"
+    return [] if have == want else [f"ALTER TABLE {table} ALTER COLUMN {column} SET DATA TYPE {want} USING {value}"]
 
 
 DIALECT = Dialect(

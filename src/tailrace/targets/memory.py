@@ -126,6 +126,9 @@ class MemoryTarget:
             for record in (*kept.records.values(), *kept.hidden):
                 record.update(dict.fromkeys(defaults))
             wider = {column.name: column for column in change.widen}
+            days = {name: c.type for name, c in wider.items() if kept.table.column(name).type == "date" != c.type}
+            if days:
+                _as_moments(kept, days)
             columns = [wider.get(column.name, column) for column in kept.table.columns]
             kept.table = Table(table, (*columns, *new), kept.table.keys)
 
@@ -240,6 +243,30 @@ def _marked(batch: Batch, key: Key, row: tuple[str, dict[str, Value]]) -> Change
     boolean = batch.table.column(batch.soft).type == "boolean"
     now = True if boolean else row[1].get(batch.soft) or datetime.datetime.now()  # noqa: DTZ005
     return Change(batch.table.name, Op.UPDATE, batch.truncate, key, {**row[1], batch.soft: now})
+
+
+def _as_moments(kept: Kept, days: Mapping[str, str]) -> None:
+    """Make moments of the days in the columns that `days` names, as Spark collects them; see `core.table.widens`."""
+
+    def moment(name: str, value: Value) -> Value:
+        if name not in days or not isinstance(value, datetime.date):
+            return value
+        first = datetime.datetime.combine(value, datetime.time(), datetime.UTC)
+        return (first.astimezone() if days[name] == "timestamp" else first).replace(tzinfo=None)
+
+    def row(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {name: moment(name, value) for name, value in values.items()}
+
+    def key(values: Key) -> Key:
+        return tuple(map(moment, kept.table.keys, values))
+
+    folded = kept.folded
+    folded.rows = {key(k): (position, row(values)) for k, (position, values) in folded.rows.items()}
+    folded.tombstones = {key(k): position for k, position in folded.tombstones.items()}
+    folded.gone = {key(k): row(values) for k, values in folded.gone.items()}
+    kept.events = [row(values) for values in kept.events]
+    kept.records = {(*key(k[:-1]), k[-1]): row(values) for k, values in kept.records.items()}
+    kept.hidden = [row(values) for values in kept.hidden]
 
 
 def _plain(value: Any) -> Value:

@@ -150,7 +150,8 @@ def _array(value: Expression) -> Expression:
 def widen(table: str, column: str, old: str, new: str) -> list[str]:
     """Return what gives a column its new type."""
     have, want = kind(old).sql, kind(new).sql
-    return [] if have == want else [f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {want} USING {column}::{want}"]
+    value = f"{column}::timestamp AT TIME ZONE 'UTC'" if (old, new) == ("date", "timestamp") else f"{column}::{want}"
+    return [] if have == want else [f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {want} USING {value}"]
 
 
 _REFLECTED = {

@@ -103,6 +103,8 @@ def convert(column: str, old: str, new: str) -> str:
         return f"CAST({column} AS TEXT) || '{zeros}'"
     if (old, new) == ("date", "timestamp_ntz"):
         return f"{column} || ' 00:00:00.000000'"
+    if (old, new) == ("date", "timestamp"):
+        return f"{column} || ' 00:00:00.000000Z'"
     # Stored floats are as a double is; what is no number is text, and a cast would make it 0.
     return f"CAST({column} AS REAL)" if new in ("float", "double") and old not in ("float", "double") else column
 

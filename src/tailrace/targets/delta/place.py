@@ -75,6 +75,12 @@ class Place:
         else:
             writer.saveAsTable(self.sql)
 
+    def overwrite(self, session: SparkSession, rows: DataFrame) -> None:
+        """Replace all rows and their schema in one commit; properties and partitions of the table stay."""
+        detail = session.sql(f"DESCRIBE DETAIL {self.sql}").collect()[0]
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.partitionBy(*detail["partitionColumns"]).save(detail["location"])
+
     def owned(self, session: SparkSession, owner: Owner) -> tuple[DeltaLog, Snapshot] | None:
         """Return the log and newest version of our table; `None` if the place is free."""
         log = self.log(session)

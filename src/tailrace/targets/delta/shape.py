@@ -19,7 +19,7 @@ from tailrace.core.errors import Halt
 from tailrace.core.table import END, RESERVED, SEQUENCE, START, Column, Table, table_from_json
 from tailrace.spark.kinds import kind_of
 from tailrace.targets._columns import EVENT_COLUMNS
-from tailrace.targets._merge import literal, quote
+from tailrace.targets._merge import literal, quote, widened
 from tailrace.targets.delta.log import Snapshot
 from tailrace.targets.delta.place import KEYS, Place
 
@@ -42,7 +42,7 @@ def create(
     session: SparkSession, place: Place, table: Table, columns: Sequence[tuple[str, str]], ours: Mapping[str, str]
 ) -> None:
     """Create the table empty and marked as ours, in one commit; do nothing if it is there."""
-    properties = {"delta.enableDeletionVectors": "false", **ours, **mapping(columns)}
+    properties = {"delta.enableDeletionVectors": "false", **ours, **needed(columns)}
     names = [name for name, _ in columns]
     if any(names.index(key) >= _INDEXED for key in table.keys):
         # Delta keeps statistics of the first columns only, and a MERGE skips files by those of the key.
@@ -79,15 +79,29 @@ def widen(session: SparkSession, place: Place, snapshot: Snapshot, columns: Iter
     """Give `columns` their new types; one that has it already is left alone."""
     have = {field.name: kind_of(field.dataType) for field in snapshot.schema()}
     changed = [column for column in columns if have.get(column.name, column.type) != column.type]
+    days = [column.name for column in changed if (have[column.name], column.type) == ("date", "timestamp")]
+    if days:
+        _rewrite(session, place, days)
+    changed = [column for column in changed if column.name not in days]
     if changed and snapshot.properties().get("delta.enableTypeWidening") != "true":
         set_properties(session, place, {"delta.enableTypeWidening": "true"})
     for column in changed:
         _grow(session, place, column, have[column.name])
 
 
+def _rewrite(session: SparkSession, place: Place, days: Sequence[str]) -> None:
+    """Write all rows anew, in one commit, with `days` as moments: Delta has no rule for that."""
+    rows = place.read(session)
+    values = (
+        f"{widened(name, 'date', 'timestamp')} AS {quote(name)}" if name in days else quote(name)
+        for name in rows.columns
+    )
+    place.overwrite(session, rows.selectExpr(*values))
+
+
 def _grow(session: SparkSession, place: Place, column: Column, old: str) -> None:
     fields = nested.added(old, column.type)
-    ensure(session, place, mapping([(column.name, column.type)]))
+    ensure(session, place, needed([(column.name, column.type)]))
     if fields:
         listed = ", ".join(f"{quote(column.name)}.{path} {kind}" for path, kind in fields)
         session.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({listed})")
@@ -108,10 +122,14 @@ def ensure(session: SparkSession, place: Place, wanted: Mapping[str, str]) -> No
         set_properties(session, place, missing)
 
 
-def mapping(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the property that lets Parquet carry the names of `columns`, by type, if any of them needs it."""
-    needed = any(_NEEDS_MAPPING & set(name) for top, kind in columns for name in (top, *nested.names(kind)))
-    return {"delta.columnMapping.mode": "name"} if needed else {}
+def needed(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the properties that a table must have for names and types of `columns`, if any."""
+    listed = list(columns)
+    odd = any(_NEEDS_MAPPING & set(name) for top, kind in listed for name in (top, *nested.names(kind)))
+    mapping = {"delta.columnMapping.mode": "name"} if odd else {}
+    # Delta gives a new table the feature by itself, and asks for it when the table is there.
+    plain = any("timestamp_ntz" in kind for _, kind in listed)
+    return {**mapping, "delta.feature.timestampNtz": "supported"} if plain else mapping
 
 
 def _finish(session: SparkSession, place: Place, snapshot: Snapshot, columns: Sequence[Column]) -> None:
@@ -126,9 +144,7 @@ def _finish(session: SparkSession, place: Place, snapshot: Snapshot, columns: Se
 def _add(session: SparkSession, place: Place, snapshot: Snapshot, columns: Sequence[Column]) -> None:
     if not columns:
         return
-    wanted = mapping((column.name, column.type) for column in columns)
-    if wanted and snapshot.properties().get("delta.columnMapping.mode", "none") == "none":
-        set_properties(session, place, wanted)
+    ensure(session, place, needed((column.name, column.type) for column in columns))
     last = _last_user_column(snapshot.schema())
     parts = []
     for column in columns:
@@ -154,5 +170,6 @@ def unsupported(columns: Iterable[Column], table: str) -> Halt:
     return Halt(
         "type-changed",
         f'Delta cannot widen the columns of table "{table}" to {wanted}',
-        "Delta widens integers, float to double, decimals and date to timestamp_ntz. Write to a new target table.",
+        "Delta widens integers, float to double, decimals and date; within a struct, date only to timestamp_ntz. "
+        "Write to a new target table.",
     )

@@ -169,7 +169,7 @@ class Tombstones:
             )
             rows = rows.unionByName(one)
         # The first one makes the table, in the same commit.
-        mapping = shape.mapping((field.name, kind_of(field.dataType)) for field in rows.schema)
+        mapping = shape.needed((field.name, kind_of(field.dataType)) for field in rows.schema)
         if self._there():
             shape.ensure(self._session, self._place, mapping)
             options = {"mergeSchema": "true"}

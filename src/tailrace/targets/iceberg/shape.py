@@ -23,7 +23,7 @@ from tailrace.core.errors import Halt
 from tailrace.core.table import END, RESERVED, SEQUENCE, START, Column, Table, table_from_json
 from tailrace.spark.kinds import kind_of
 from tailrace.targets._columns import EVENT_COLUMNS
-from tailrace.targets._merge import literal, quote
+from tailrace.targets._merge import literal, quote, widened
 from tailrace.targets.iceberg.catalog import Catalog, Place
 from tailrace.targets.iceberg.marks import KEYS, PENDING, TYPES
 from tailrace.targets.iceberg.metadata import Metadata
@@ -120,7 +120,7 @@ def widen(session: SparkSession, catalog: Catalog, place: Place, columns: Iterab
             if _promotes(stored, _stored(column.type)):
                 _grow(session, place, column, stored)
             else:
-                _replace(session, catalog, place, found, column)
+                _replace(session, catalog, place, found, column, stored)
         if told.get(column.name, stored) != column.type and (column.name in told or _SMALL.search(column.type)):
             changed = {**told, column.name: column.type}
             set_properties(session, place, {TYPES: json.dumps(changed)})
@@ -177,12 +177,14 @@ def _grow(session: SparkSession, place: Place, column: Column, old: str) -> None
         session.sql(f"ALTER TABLE {place.sql} ALTER COLUMN {quote(column.name)}{path and '.'}{path} TYPE {kind}")
 
 
-def _replace(session: SparkSession, catalog: Catalog, place: Place, found: Metadata, column: Column) -> None:
+def _replace(
+    session: SparkSession, catalog: Catalog, place: Place, found: Metadata, column: Column, stored: str
+) -> None:
     """Put a wider column in the place of one that Iceberg has no rule for."""
     wide, kind = _WIDE + column.name, _stored(column.type)
     if wide not in found.schema().names:
         session.sql(f"ALTER TABLE {place.sql} ADD COLUMNS ({quote(wide)} {kind} AFTER {quote(column.name)})")
-    session.sql(f"UPDATE {place.sql} SET {quote(wide)} = CAST({quote(column.name)} AS {kind})")
+    session.sql(f"UPDATE {place.sql} SET {quote(wide)} = {widened(column.name, stored, kind)}")
     grown = catalog.load(place)
     if grown is not None:
         grown.replace_column(column.name, wide)
