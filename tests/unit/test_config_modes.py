@@ -91,7 +91,7 @@ def test_a_write_mode_is_another_word_for_the_mode(tmp_path: Path, inside: str, 
     [
         (", write_mode: upsert", "    mode: scd2\n", "wrong-value"),
         (", s3_endpoint: 'http://s3'", "", "not-available"),
-        (", maintenance: {enabled: true}", "", "not-available"),
+        (", maintenance: {compaction_file_threshold: 1}", "", "wrong-value"),
     ],
 )
 def test_what_an_iceberg_target_cannot_do_is_refused(tmp_path: Path, inside: str, more: str, code: str) -> None:

@@ -8,12 +8,13 @@ catalog        hadoop                                             no catalog but
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from tailrace.config.model import Model, NotYet, Secret
+from tailrace.targets._maintenance import Maintenance
 from tailrace.targets.iceberg.catalog import IMPLEMENTATION
 
 _S3 = NotYet("is not in this release", "Use a warehouse in a file system, or a catalog that the Spark session has.")
@@ -66,10 +67,8 @@ class Options(Model):
     """The access key."""
     s3_region: Annotated[str | None, _S3] = None
     """The region of the object store."""
-    maintenance: Annotated[
-        dict[str, Any] | None, NotYet("is not in this release", "Compact and expire with Spark's own procedures.")
-    ] = None
-    """Compaction and expiry in the background."""
+    maintenance: Maintenance = Maintenance()
+    """Compaction and expiry, between slices."""
 
     @model_validator(mode="after")
     def _one_catalog(self) -> Options:

@@ -1,0 +1,125 @@
+"""The past of a table, from a pipeline: looked at, gone back to, tidied up; and always current again afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.control.health import Health
+from tailrace.control.lock import only_one
+from tailrace.core import failpoint
+from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError
+from tailrace.runtime.lakehouse import Lakehouse, Moment
+from tests.feeds import Feed
+
+NOW = Moment()
+SINKS = {
+    "delta": lambda path: {"path": f"{path}/lake"},
+    "iceberg": lambda path: {"catalog_uri": f"sqlite:///{path}/catalog.db", "warehouse": f"{path}/lake"},
+}
+
+
+class Lake:
+    """A feed into one table of a lakehouse; every call is a process of its own."""
+
+    def __init__(self, folder: Path, spark: SparkSession, kind: str) -> None:
+        self.maintenance = {"enabled": "true", "expire_snapshots_older_than_seconds": "0"}
+        options = {**SINKS[kind](folder), "maintenance": self.maintenance}
+        self.feed = Feed(folder, spark, sink={"sink_type": kind, kind: options})
+
+    def at(self) -> Lakehouse:
+        return self.feed.opened().lakehouse()
+
+    def rows(self, moment: Moment = NOW) -> list[tuple[int, str]]:
+        return sorted((row["id"], row["name"]) for row in self.at().query(None, None, moment, None, 100))  # type: ignore[misc]
+
+    def mark(self) -> tuple[Any, Any]:
+        """Return the mark of the table, and what the pipeline says of it."""
+        pipeline = self.feed.opened()
+        target = pipeline._drains.open_target(pipeline._config.sinks[0], ("people",))
+        mark, told = target.mark("people"), pipeline.status()["targets"][0]["upto"]  # type: ignore[index]
+        return mark and mark.offset, told
+
+    def maintained(self) -> dict[str, int]:
+        """Run with nothing to apply, when it is time to expire; return what came of it."""
+        self.maintenance["expire_snapshots_interval_seconds"] = "0.001"
+        health = Health("feed", "run", "files", {"box": "lake"})
+        assert self.feed.opened().run(once=True, report=health).first_error() is None
+        self.maintenance["expire_snapshots_interval_seconds"] = "3600"
+        return health.view().targets["box"].maintenance
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        return self.at().snapshots(None, None, 50)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_goes_back_and_is_made_current_again(
+    kind: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, spark, kind)
+    lake.feed.put("a.csv", "1,ann,1,I", "2,bob,2,I", "3,cid,3,I", "5,eve,4,I", "5,,5,D")
+    lake.feed.run()
+    lake.feed.put("b.csv", "1,anna,6,U", "2,,7,D", "4,dan,8,I")
+    lake.feed.run()
+    then = next(row for row in lake.snapshots() if row["current"])
+    assert then["upto"] == 7
+    lake.feed.put("c.csv", "3,,10,D", "1,anne,11,U", "2,bo,12,I", "4,,13,D")
+    lake.feed.run()
+    whole = [(1, "anne"), (2, "bo")]
+    assert lake.rows() == whole
+    assert [row["upto"] for row in lake.snapshots() if row["upto"] is not None] == [11, 7, 4]
+
+    # Looking back, and nothing but looking.
+    back = Moment(int(then["snapshot_id"]))
+    assert lake.rows(back) == [(1, "anna"), (3, "cid"), (4, "dan")]
+    assert lake.at().query(None, "people", back, "SELECT count(*) AS n FROM people", 9) == [{"n": 3}]
+    for wrong in ("DROP TABLE people", "DELETE FROM people", "SELECT nothing FROM people"):
+        with pytest.raises(Misconfigured) as refused:
+            lake.at().query(None, None, NOW, wrong, 9)
+        assert refused.value.code == "wrong-query"
+
+    # Going back, broken off in the middle: the mark is the table's, whatever else was not done.
+    with only_one(tmp_path / "state" / "feed"), pytest.raises(NotReady):
+        lake.at().rollback(None, None, back)
+    monkeypatch.setattr(failpoint, "_armed", {})
+    failpoint.arm({"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": "C48=raise"})
+    with pytest.raises(Retryable):
+        lake.at().rollback(None, None, back)
+    monkeypatch.setattr(failpoint, "_armed", {})
+    assert lake.mark() == (7, 11)
+    assert lake.rows() == [(1, "anna"), (3, "cid"), (4, "dan")]
+    # What is late for the deletes after that place, and for the one before it, is still late.
+    lake.feed.put("d.csv", "3,zombie,9,U", "5,zombie,4,U", "4,zombie,9,U")
+    counts = lake.feed.run()
+    assert (lake.rows(), lake.mark()) == (whole, (14, 14))
+    assert (counts["read"], counts["superseded"], counts["rejected"]) == (7, 1, 0)
+
+    # Once more, to the end; and back over the first time.
+    told = lake.at().rollback(None, "people", back)
+    assert (told["upto"], lake.mark()) == (7, (7, 7))
+    lake.feed.run()
+    assert (lake.rows(), lake.mark()) == (whole, (14, 14))
+
+    # Tidying up changes no row and loses no mark.
+    done = lake.at().compact(None, None, 2)
+    assert done[0]["files_removed"] > done[0]["files_added"] > 0  # type: ignore[operator]
+    assert (lake.rows(), lake.mark()) == (whole, (14, 14))
+    assert lake.maintained() == {"snapshots_expired": 1}
+    assert (lake.rows(), lake.mark()) == (whole, (14, 14))
+    lake.feed.put("e.csv", "3,zombie,9,U", "6,fay,20,I")
+    lake.feed.run()
+    assert (lake.rows(), lake.mark()) == ([*whole, (6, "fay")], (16, 16))
+
+    # Where nothing leads to any more is refused, and nothing is changed.
+    with pytest.raises(TailraceError) as gone:
+        lake.at().rollback(None, None, back)
+    assert gone.value.code in ("unknown-snapshot", "snapshot-gone")
+    before = next(row for row in lake.snapshots() if row["upto"] == 14)
+    (lake.feed.path / "e.csv").unlink()
+    with pytest.raises(Halt) as refused:
+        lake.at().rollback(None, None, Moment(int(before["snapshot_id"])))
+    assert refused.value.code == "log-gap"
+    assert (lake.rows(), lake.mark()) == ([*whole, (6, "fay")], (16, 16))
