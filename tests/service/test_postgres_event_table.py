@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from tailrace.core.errors import Halt
 from tailrace.core.position import Phase, position
 from tailrace.core.table import Evolution, fit
 from tailrace.demo.postgres import EmbeddedPostgres
+from tailrace.spark.frame import frame
+from tailrace.targets._sql.events import events
 from tailrace.targets.postgres import Options, open_target
 from tests.service.reading import Database
 from tests.spark.drains import drained, logged
@@ -71,13 +75,13 @@ def test_every_message_is_a_row_once(
 
     if upsert:
         # As somebody makes it who follows the example, with more in it than we know of.
-        sql(
-            f'CREATE SCHEMA "in"; CREATE TABLE "in".events (id bigserial, {COLUMNS}, UNIQUE (source_topic, source_partition, source_offset))'
-        )
+        unique = "UNIQUE (source_topic, source_partition, source_offset)"
+        sql(f'CREATE SCHEMA "in"; CREATE TABLE "in".events (id bigserial, {COLUMNS}, {unique})')
     log = logged(CHANGES, 100)
     drained(spark, log, opened(), tmp_path, 100, mode="append")
     ops = [(found[0], *found[1:4]) for found in stored()]
-    assert ops == [("1", "c", None, "a"), ("1", "u", None, "b"), ("2", "u", None, "c"), (None, "t", None, None)]
+    alone = [("1", "d", None, None), ("2", "c", None, "c")]
+    assert ops == [("1", "c", None, "a"), ("1", "u", None, "b"), *alone, (None, "t", None, None)]
     assert {found[4:6] + found[7:] for found in stored()} == {(f"cdc.{TABLE.name}", 0, TABLE.name)}
     before = stored()
     # A process that lost its progress finds the mark; a replay of the log changes nothing.
@@ -87,3 +91,15 @@ def test_every_message_is_a_row_once(
     with pytest.raises(Halt) as refused:
         opened().evolve("other", fit(None, TABLE, Evolution.ALTER))
     assert refused.value.code == "foreign-table"
+
+
+def test_both_halves_of_a_changed_key_are_one_update(spark: SparkSession) -> None:
+    columns = "_cdc_op string, _cdc_position string, _cdc_changed_at timestamp, _cdc_topic string, _cdc_partition int, "
+    columns += "_cdc_offset bigint, _cdc_unchanged array<string>, history int, key int, value string, bio string"
+    origin = (datetime.datetime(2024, 1, 1), "t", 0, 7, [], 1)
+    halves = [("d", at(3), *origin, 1, "old", "x"), ("c", at(3), *origin, 2, "new", "x")]
+    for order in (halves, halves[::-1]):
+        (found,) = events(frame(spark, order, columns), TABLE).collect()
+        value = json.loads(found["event_value"])
+        assert (json.loads(found["event_key"]), found["source_offset"]) == ({"history": 1, "key": 2}, 7)
+        assert (value["op"], value["before"]["value"], value["after"]["value"]) == ("u", "old", "new")
