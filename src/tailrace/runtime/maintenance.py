@@ -17,7 +17,7 @@ from typing import Protocol
 from tailrace.apply.target import Target
 from tailrace.apply.versions import Upkeep, Versioned
 from tailrace.control import state
-from tailrace.core.errors import TailraceError
+from tailrace.core.errors import Halt, TailraceError
 from tailrace.runtime.report import Reporter
 
 COMPACT, EXPIRE = "compact", "expire"
@@ -68,11 +68,12 @@ class Maintenance:
     def __call__(self) -> None:
         """Do what it is time for; the first time, only begin to count."""
         try:
-            done = self._done()
-            due = [name for name, seconds in self._intervals().items() if self.clock() - done[name] >= seconds]
+            known, now = self._known(), self.clock()
+            done = {name: known.get(name, now) for name in (COMPACT, EXPIRE)}
+            due = [name for name, seconds in self._intervals().items() if now - done[name] >= seconds]
             for action in due:
                 self._each(action)
-            if due or not self.path.exists():
+            if due or done != known:
                 state.save(self.path, {**done, **dict.fromkeys(due, self.clock())})
         except TailraceError as error:
             self._failed(None, "maintenance", error)
@@ -83,9 +84,13 @@ class Maintenance:
             EXPIRE: self.settings.expire_snapshots_interval_seconds,
         }
 
-    def _done(self) -> dict[str, float]:
-        stored, now = state.load(self.path) or {}, self.clock()
-        return {name: float(str(stored.get(name, now))) for name in (COMPACT, EXPIRE)}
+    def _known(self) -> dict[str, float]:
+        try:
+            stored = state.load(self.path) or {}
+        except Halt:
+            # As good as none: nothing depends on it.
+            stored = {}
+        return {name: float(value) for name, value in stored.items() if isinstance(value, int | float)}
 
     def _each(self, action: str) -> None:
         target = self.target()

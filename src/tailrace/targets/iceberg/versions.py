@@ -153,7 +153,8 @@ class IcebergVersions:
         return {"snapshots_removed": len(gone), "files_removed": files}
 
     def _call(self, procedure: str, place: Place, arguments: str) -> Row:
-        table = literal(".".join(map(quote, (*place.namespace, place.name))))
+        # With its catalog: a namespace may have the name of one, and would be taken for it.
+        table = literal(place.sql)
         called = f"CALL {quote(place.catalog)}.system.{procedure}(table => {table}, {arguments})"
         return self._session.sql(called).collect()[0]
 
