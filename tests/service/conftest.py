@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dev.services import Group, on_demand
+from dev.services.catalog import Catalog
 from dev.services.connect import Connect
 from dev.services.kafka import Kafka
 from dev.services.mariadb import MariaDb
@@ -92,6 +93,12 @@ def connect(services: Group) -> Connect:
 def mariadb(services: Group) -> MariaDb:
     services.start("mariadb")
     return services.mariadb
+
+
+@pytest.fixture(scope="session")
+def catalog(services: Group) -> Catalog:
+    services.start("catalog")
+    return services.catalog
 
 
 @pytest.fixture(scope="session")

@@ -149,6 +149,27 @@ def test_the_mark_outlives_the_log_that_delta_keeps(lake: Opener, spark: SparkSe
     assert lake().mark(ITEMS.name) == Mark(LOG, 2, at(6), at(4))
 
 
+def test_a_rollback_outlives_the_log_that_delta_keeps(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    target = created(lake, spark)
+    target.apply(batch(spark, [drop(2, 1), put(3, 3)], 2))
+    running, again = lake(), lake()
+    assert running.mark(ITEMS.name) == Mark(LOG, 2, at(3))
+    again.take_back(ITEMS.name, 1)
+    with pytest.raises(Halt) as halted:
+        running.mark(ITEMS.name)
+    assert halted.value.code == "table-restored"
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/items` SET TBLPROPERTIES ('note' = 'x')")
+    jvm = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, f"{tmp_path}/items").checkpoint()
+    for old in sorted((tmp_path / "items" / "_delta_log").glob("*.json"))[:-1]:
+        old.unlink()
+    assert lake().mark(ITEMS.name) == Mark(LOG, 1, at(1))
+    assert positions(lake()) == {1: (at(1), True), 2: (at(1), True)}
+    again = lake()
+    again.apply(batch(spark, [drop(2, 1), put(3, 3)], 2))
+    assert (ids(spark, tmp_path), lake().mark(ITEMS.name)) == ([2, 3], Mark(LOG, 2, at(3)))
+
+
 def test_a_restored_table_halts(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
     target = created(lake, spark)
     target.apply(batch(spark, [put(2, 2, "y")], 2))

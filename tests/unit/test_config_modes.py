@@ -9,6 +9,7 @@ import pytest
 from tailrace.config.load import load_pipeline
 from tailrace.config.pipeline import SinkConfig
 from tailrace.core.errors import TailraceError
+from tailrace.targets.iceberg import Options
 
 FILE = """\
 pipeline_id: shop
@@ -91,10 +92,53 @@ def test_a_write_mode_is_another_word_for_the_mode(tmp_path: Path, inside: str, 
     [
         (", write_mode: upsert", "    mode: scd2\n", "wrong-value"),
         (", s3_endpoint: 'http://s3'", "", "not-available"),
-        (", maintenance: {enabled: true}", "", "not-available"),
+        (", maintenance: {compaction_file_threshold: 1}", "", "wrong-value"),
     ],
 )
 def test_what_an_iceberg_target_cannot_do_is_refused(tmp_path: Path, inside: str, more: str, code: str) -> None:
     with pytest.raises(TailraceError) as refused:
         iceberg_sink(tmp_path, inside, more)
     assert refused.value.code == code
+
+
+POSTGRES = """
+pipeline_id: shop
+source: {database: shop, username: u, password: '${P}', tables: [public.orders]}
+sinks:
+  - sink_id: events
+    sink_type: postgres
+    postgres: {database: d, username: u, MORE}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "more", "code"),
+    [
+        ("target_table: public.cdc_events, upsert: true, batch_size: 50", "", ""),
+        ("target_table: cdc_events", "    mode: scd1\n", "wrong-value"),
+        ("target_table: a.b.c", "", "wrong-value"),
+        ("upsert: true", "", "wrong-value"),
+    ],
+)
+def test_a_table_of_events_is_in_mode_append(tmp_path: Path, inside: str, more: str, code: str) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(POSTGRES.replace("MORE", inside) + more)
+    if not code:
+        loaded = load_pipeline(path, {"P": "x"})
+        assert loaded.config.sinks[0].mode == "append"
+        assert ["batch_size" in caution.message for caution in loaded.warnings] == [True]
+        return
+    with pytest.raises(TailraceError) as refused:
+        load_pipeline(path, {"P": "x"})
+    assert refused.value.code == code
+
+
+def test_a_rest_catalog_is_a_server_and_gets_its_secret_as_one() -> None:
+    rest = {"catalog": "rest", "warehouse": "lake"}
+    told = Options(**rest, catalog_uri="https://host", catalog_username="me", catalog_password="s").settings()
+    assert (told["type"], told["uri"], told["warehouse"]) == ("rest", "https://host", "lake")
+    assert told["credential"] == "me:s"
+    assert Options(**rest, catalog_uri="https://host", catalog_password="s").settings()["token"] == "s"
+    for wrong in ("", "sqlite:///file", "https://me:s@host"):
+        with pytest.raises(ValueError, match="catalog"):
+            Options(**rest, catalog_uri=wrong)

@@ -13,6 +13,7 @@ from tailrace.apply.target import Mark
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Rejects
 from tailrace.core.errors import Halt
+from tailrace.core.offsets import Offsets
 from tailrace.core.table import Evolution, fit
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.drain import Drain, Pace
@@ -85,6 +86,21 @@ def test_a_table_that_was_restored_is_read_again_from_what_it_has(log: LandedLog
     work = drain_into(tmp_path, log, items=9, notes=4)
     work.progress.save("t", "log", 9, {ITEMS.name: Mark("log", 9), NOTES.name: Mark("log", 7)})
     assert work.at() == 4
+
+
+def test_a_table_that_was_taken_back_is_read_again_from_what_it_has_of_every_partition(
+    log: LandedLog, tmp_path: Path
+) -> None:
+    reached, then = Offsets({"a:0": 9, "a:1": 3}), Offsets({"a:0": 4, "a:1": 3})
+    work = drain_into(tmp_path, log, items=reached, notes=then)
+    work.progress.save("t", "log", reached, {ITEMS.name: Mark("log", reached), NOTES.name: Mark("log", reached)})
+    assert work.at() == then
+    # What a rollback notes, and what of it a target that was not taken back knows.
+    work.progress.save("t", "log", reached, {ITEMS.name: Mark("log", reached), NOTES.name: Mark("log", reached)})
+    work.progress.lower("t", "log", then, NOTES.name, Mark("log", then))
+    assert (work.progress.load("t", "log"), work.at()) == (then, then)
+    work.progress.lower("t", "log", -1, NOTES.name, Mark("another", 5))
+    assert work.progress.noted("t", "log") == {ITEMS.name: reached, NOTES.name: -1}
 
 
 def test_a_table_that_was_made_anew_and_is_empty_hides_no_gap(log: LandedLog, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli import convex, feed, letters
+from tailrace.cli import convex, feed, lakehouse, letters
 from tailrace.cli.failure import exit_code_of
 from tailrace.core import failpoint
 
@@ -39,6 +39,7 @@ app = typer.Typer(
 app.add_typer(convex.app)
 app.add_typer(feed.app)
 app.add_typer(letters.app)
+app.add_typer(lakehouse.app)
 
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="The pipeline file, or package.module:name.", show_default=False)

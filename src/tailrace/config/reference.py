@@ -70,7 +70,12 @@ def _pipeline() -> Iterator[str]:
     yield from _section("#### `tables.<table>`", TableConfig)
     yield from _section("#### `retry`", RetryConfig)
     for name in available(Kind.TARGET):
-        yield from _section(f"#### `{name}` with `sink_type: {name}`", options_of(Kind.TARGET, name))
+        options = options_of(Kind.TARGET, name)
+        yield from _section(f"#### `{name}` with `sink_type: {name}`", options)
+        for key, field in options.model_fields.items():
+            for part in parts(field.annotation):
+                if is_model(part):
+                    yield from _section(f"##### `{name}.{key}`", part)
 
 
 def _platform() -> Iterator[str]:

@@ -23,6 +23,7 @@ SLICE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the histogram's buckets."""
 
 _MOST_SAMPLES = 512
+_MAINTENANCE = "maintenance."
 
 
 class TableCounts(Protocol):
@@ -87,6 +88,8 @@ class TargetState:
     """How many slices took at most as long as each bound, and longer than the one before it."""
     seconds: float = 0.0
     error: Problem | None = None
+    maintenance: dict[str, int] = field(default_factory=dict)
+    """How often what came of maintaining a table: compacted, snapshots_expired, failed."""
 
     def table(self, name: str) -> TableState:
         """Return the state of the table called `name`."""
@@ -259,7 +262,11 @@ class Health:
         """Leave it to the log."""
 
     def event(self, name: str, **fields: object) -> None:
-        """Leave it to the log."""
+        """Count what maintenance did; leave the rest to the log."""
+        if name.startswith(_MAINTENANCE) and isinstance(target := fields.get("target"), str):
+            with self._lock:
+                counts = self._target(target).maintenance
+                counts[name.removeprefix(_MAINTENANCE)] = counts.get(name.removeprefix(_MAINTENANCE), 0) + 1
 
     # -- with the lock held
 

@@ -44,6 +44,11 @@ class Progress:
             torn="C26",
         )
 
+    def lower(self, target: str, log: str, place: int, table: str, mark: Mark | None) -> None:
+        """Remember that `table` was taken back to `mark`, and that the target has `log` up to `place` at most."""
+        upto = offsets.least([self.load(target, log), place])
+        self.save(target, log, upto, {table: mark if mark and mark.log == log else Mark(log, -1)})
+
     def marks(self, target: str, log: str) -> dict[str, object]:
         """Return the marks of the tables of `target` as last seen; the target itself has the truth."""
         try:
@@ -54,10 +59,10 @@ class Progress:
         return marks if isinstance(marks, dict) and stored.get("log") == log else {}
 
     def noted(self, target: str, log: str) -> dict[str, int]:
-        """Return the offsets of those marks, as numbers."""
+        """Return the places of those marks."""
         seen = self.marks(target, log)
         return {
-            table: int(offsets.from_json(mark["offset"]))
+            table: offsets.from_json(mark["offset"])
             for table, mark in seen.items()
             if isinstance(mark, dict) and "offset" in mark
         }

@@ -133,6 +133,16 @@ class FileLog:
                 "It is not the one that was in use. Restore control.root, or run cdc undeploy and then cdc run.",
             )
 
+    def require_rest(self, place: int) -> None:
+        """Halt if any file behind `place` is gone or not what it was."""
+        self.require(place)
+        while entries := self._catalogue.after(place, self._catalogue.head(), _MOST_FILES):
+            repeated = self._catalogue.repeated([entry.number for entry in entries])
+            for entry in entries:
+                if entry.number not in repeated and not entry.content.problem:
+                    self._gone_or_changed(entry)
+            place = entries[-1].first
+
     # -- what a slice holds
 
     def slice(self, after: int, max_rows: int, upto: int | None = None) -> FileSlice | None:

@@ -100,6 +100,11 @@ class KafkaLog:
         partitions = self._partitions()
         self._first(place, self._broker.starts(partitions), self._broker.ends(partitions))
 
+    def require_rest(self, place: int) -> None:
+        """Halt if anything behind `place` is gone; of a partition that `place` does not name, that is all of it."""
+        nothing = {_name(partition): -1 for partition in self._partitions()}
+        self.require(Offsets({**nothing, **offsets.by_partition(place)}))
+
     def slice(self, after: int, max_rows: int, upto: int | None = None) -> KafkaSlice | None:
         """Return the next messages after `after`, at most `max_rows`, in every partition its share."""
         partitions = self._partitions()

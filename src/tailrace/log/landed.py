@@ -249,6 +249,11 @@ class LandedLog:
         files = self._visible()
         return files[0].first - 1 if files else -1
 
+    def require_rest(self, place: int) -> None:
+        """Halt if anything behind `place` is gone."""
+        if (first := self.begins()) > place:
+            raise _gap(f"the change log begins at offset {first + 1}, and {place + 1} is needed")
+
     def empty(self) -> Mapping[str, Table]:
         """Return, by topic, the tables that the snapshot found without rows."""
         try:

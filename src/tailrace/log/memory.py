@@ -108,6 +108,9 @@ class MemoryLog:
         """Return the offset before the first that is still there: nothing expires here."""
         return -1
 
+    def require_rest(self, place: int) -> None:
+        """Do nothing: nothing is ever gone."""
+
     def empty(self) -> Mapping[str, Table]:
         """Return, by topic, the tables that the snapshot found without rows."""
         return self._empty

@@ -34,6 +34,7 @@ from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
 from tailrace.runtime.inlet import Capturing, Opened, Renewing, open_inlet
+from tailrace.runtime.lakehouse import Lakehouse
 from tailrace.runtime.monitor import monitored
 from tailrace.runtime.pump import Source
 from tailrace.runtime.replay import Replay, StillBad
@@ -275,6 +276,10 @@ class Pipeline:
             target: {name: one for name, one in names.items() if not ids or one in ids}
             for target, names in found.items()
         }
+
+    def lakehouse(self) -> Lakehouse:
+        """Return the tables of the pipeline's lakehouse targets."""
+        return Lakehouse(self._drains, self._checkpoints, self._progress, self._inlet, self._folder)
 
     def consume(self, limit: int) -> Iterator[dict[str, object]]:
         """Yield the first `limit` messages of the topics as the engine sees them; touch no target."""

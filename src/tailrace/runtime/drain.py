@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from tailrace.apply.target import Mark
 from tailrace.control.progress import Progress
+from tailrace.core import offsets
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Table
@@ -85,28 +86,30 @@ class Drain:
     """Told after each slice that the progress of the target has moved."""
     grow: Callable[[str], None] | None = None
     """Makes room for a topic that is not in `tables` yet; without it, such a topic halts."""
+    maintain: Callable[[], None] = lambda: None
+    """Tidies the target up if it is time; asked between slices, so that it never meets an apply."""
 
     def at(self) -> int:
         """Return the offset up to which every table is known to be current.
 
-        A table that was dropped, or restored from a backup, is behind what was noted of it: the target is the truth,
-        so the log is read again from its beginning, and the marks of the other tables skip what they have. So it is
-        when the progress was lost. Where the log has expired, it is read from what every table has; what is missing
-        even then halts (`log-gap`).
+        A table that was dropped, taken back or restored from a backup is behind what was noted of it: the target is
+        the truth, so the log is read again from what that table has, and the marks of the other tables skip what they
+        have. When the progress was lost, the log is read from its beginning; where that has expired, from what every
+        table has. What is missing even then halts (`log-gap`, `resync-required`).
         """
         at, noted = self.progress.load(self.target, self.log.name), self.progress.noted(self.target, self.log.name)
         tables = sorted({choice.table for choice in self.tables.values()})
-        whole = not isinstance(self.log, Pumped) or self.log.begins() == -1
         if at == -1:
+            whole = not isinstance(self.log, Pumped) or self.log.begins() == -1
             # A table without a mark may be one that was made anew just now: what it lacks is not known to be nothing.
-            return -1 if whole else min((self._included(table) for table in tables), default=-1)
+            return -1 if whole else min((int(self._included(table)) for table in tables), default=-1)
         found = {table: self._included(table) for table in tables if table in noted}
-        behind = [offset for table, offset in found.items() if offset < noted[table]]
-        return at if not behind else -1 if whole else min(behind)
+        behind = [place for table, place in found.items() if _lacks(place, noted[table])]
+        return offsets.least([at, *behind]) if behind else at
 
     def _included(self, table: str) -> int:
         mark = self.fold.target.mark(table)
-        return int(mark.offset) if mark is not None and mark.log == self.log.name else -1
+        return mark.offset if mark is not None and mark.log == self.log.name else -1
 
     def make_tables(self) -> None:
         """Make the tables that have no rows yet: who asks for one is to find it empty, and not missing."""
@@ -163,6 +166,11 @@ class Drain:
         return counts
 
 
+def _lacks(place: int, noted: int) -> bool:
+    # A mark that was rebuilt says no partitions, only how far it is as a number.
+    return not offsets.covers(place, noted) if offsets.by_partition(place) else int(place) < int(noted)
+
+
 def drain(
     work: Drain,
     stop: threading.Event,
@@ -177,6 +185,7 @@ def drain(
     at = attempt(work.at)
     slices = 0
     while not stop.is_set() and slices != max_slices:
+        work.maintain()
         piece = attempt(functools.partial(work.next_slice, at, upto))
         if piece is not None:
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import cast
 
@@ -22,10 +22,11 @@ from tailrace.control.deliveries import Deliveries
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Aside
 from tailrace.core.errors import Halt, Misconfigured
-from tailrace.core.table import target_names
+from tailrace.core.table import file_name, target_names
 from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Choice, Fold, Rules
 from tailrace.runtime.inlet import ReadLog, Tables
+from tailrace.runtime.maintenance import Maintenance
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.staging import StagingFold
 
@@ -169,11 +170,32 @@ class Drains:
             report,
             passed,
             grow if growing else None,
+            self._maintenance(sink, fold, choices, report),
+        )
+
+    def _maintenance(
+        self, sink: SinkConfig, fold: Fold, choices: Mapping[str, Choice], report: Reporter
+    ) -> Callable[[], None]:
+        settings = getattr(sink.options, "maintenance", None)
+        if settings is None or not settings.enabled:
+            return lambda: None
+        folder = self._platform.control_root(self._pipeline.pipeline_id) / "maintenance"
+        return Maintenance(
+            lambda: fold.target,
+            lambda: [choice.table for choice in choices.values()],
+            settings,
+            folder / f"{file_name(sink.sink_id)}.json",
+            report,
         )
 
 
 def _module(sink: SinkConfig) -> ModuleType:
     return importlib.import_module(f"tailrace.targets.{sink.sink_type}")
+
+
+def names_in(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
+    """Return the name that each of `tables` has in the target of `sink`."""
+    return _names(sink, tables)
 
 
 def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:

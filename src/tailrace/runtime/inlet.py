@@ -40,6 +40,10 @@ class ReadLog(ChangeLog, Schemas, Protocol):
         """Return the last offset that there is."""
         ...
 
+    def require_rest(self, place: int) -> None:
+        """Halt if anything behind `place` is gone, so that a table that has no more could not be made current."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:

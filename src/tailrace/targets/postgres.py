@@ -11,23 +11,25 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pc
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pyspark.sql import Column as Expression
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.config.model import NotYet
 from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table
 from tailrace.targets._sql.dialect import Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
 from tailrace.targets._sql.dialect import double_quoted as quote
+from tailrace.targets._sql.events import EventsTarget
 from tailrace.targets._sql.table import Mode
 from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, one_table
 
@@ -51,6 +53,27 @@ class Options(BaseModel):
     """The schema that holds the tables; it is made if it is not there."""
     tombstone_days: int = Field(default=TOMBSTONE_DAYS, ge=1)
     """How many days a deleted row is remembered, so that no late event brings it back."""
+    target_table: str | None = Field(None, pattern=r"^[^.]+(\.[^.]+)?$", max_length=127)
+    """A table, `name` or `schema.name`, to hold the events of all tables as JSON, a row each, in mode append; instead
+    of a table for each."""
+    upsert: bool = False
+    """With `target_table`: an event replaces one of the same topic, partition and offset. The table then has a unique
+    constraint on these three."""
+    batch_size: Annotated[
+        int | None, NotYet("has no effect", "slice.max_rows of the platform bounds a batch.", refuse=False)
+    ] = None
+    """How many rows to write at a time."""
+
+    @model_validator(mode="after")
+    def _upsert_into_one_table(self) -> Options:
+        if self.upsert and not self.target_table:
+            raise ValueError("upsert is for target_table; a table of rows is always kept by its key")
+        return self
+
+    @property
+    def implied_mode(self) -> str | None:
+        """The sink's mode, if `target_table` says it."""
+        return "append" if self.target_table else None
 
 
 def open_target(
@@ -70,6 +93,12 @@ def open_target(
         "user": options.username,
         "password": options.password.get_secret_value(),
     }
+    if options.target_table:
+        schema, _, own = options.target_table.rpartition(".")
+        database = Postgres(login, schema or options.within)
+        return EventsTarget(
+            name, database, own, upsert=options.upsert, spark=spark, pipeline_id=pipeline_id, tables=tuple(tables)
+        )
     return SqlTarget(
         name,
         Postgres(login, options.within),

@@ -50,6 +50,9 @@ def _lines(view: View, wrong: Sequence[Failing], version: str) -> Iterator[str]:
         "lag_seconds", "gauge", "How long the oldest of them has waited.", _by_target(view, "lag_seconds")
     )
     yield from _metric("dlq_events", "gauge", "Events that lie aside.", _by_target(view, "dead_letters"))
+    yield from _metric(
+        "maintenance_total", "counter", "Tables that were compacted or expired, or could not be.", _maintenance(view)
+    )
     age = [] if view.checkpoint_at is None else [("", pipeline, round(max(view.now - view.checkpoint_at, 0.0), 3))]
     yield from _metric("checkpoint_age_seconds", "gauge", "Since the source's checkpoint was saved.", age)
     retained = view.source.get("slot_retained_bytes")
@@ -78,6 +81,12 @@ def _by_target(view: View, field: str) -> Iterator[Sample]:
     for name, target in view.targets.items():
         if (value := getattr(target, field)) is not None:
             yield "", _target(view, name), round(value, 3)
+
+
+def _maintenance(view: View) -> Iterator[Sample]:
+    for name, target in view.targets.items():
+        for outcome, count in sorted(target.maintenance.items()):
+            yield "", (*_target(view, name), ("outcome", outcome)), count
 
 
 def _slices(view: View) -> Iterator[Sample]:

@@ -67,13 +67,13 @@ class Control:
         """Say whether there is a table called `name`."""
         return bool(session.ask(self._dialect.exists, [self._dialect.fold(name)]))
 
-    def load(self, session: Session, name: str, table: str, *, lock: bool = False) -> Entry | None:
-        """Return what is known of the table called `name`; `None` if there is no such table of ours."""
+    def load(self, session: Session, name: str, table: str, *, lock: bool = False, of: str = "") -> Entry | None:
+        """Return what is known under `name` of the table `of`, which usually is `name`; `None` if that is not there."""
         if not self.exists(session, CONTROL):
             return None
         query = f"SELECT body, owner, epoch, commits, mark FROM {self._table} WHERE name = {self._dialect.parameter(1)}"
         found = session.ask(query + (self._dialect.lock if lock else ""), [self._dialect.fold(name)])
-        if not found or not self.exists(session, name):
+        if not found or not self.exists(session, of or name):
             return None
         body, owner, epoch, commits, mark = found[0]
         stored = json.loads(body)

@@ -24,6 +24,8 @@ class Commit:
     operation: str
     metadata: str
     metrics: dict[str, int]
+    at: int = 0
+    """In milliseconds since 1970."""
 
 
 class Snapshot:
@@ -83,6 +85,16 @@ class DeltaLog:
         java = self._java.update(False, none, none)
         return Snapshot(java) if java.version() >= 0 else None
 
+    def at(self, version: int) -> Snapshot | None:
+        """Return the table as of `version`; `None` if that cannot be told any more."""
+        others = (getattr(self._java, f"getSnapshotAt$default${n}")() for n in (2, 3, 4))
+        try:
+            return Snapshot(self._java.getSnapshotAt(version, *others))
+        except Py4JJavaError as error:
+            if _is_gone(error):
+                return None
+            raise
+
     def vacant(self) -> bool:
         """Say whether nothing at all is stored here, so that a table may be created."""
         path = self._java.dataPath()
@@ -99,7 +111,7 @@ class DeltaLog:
             try:
                 info = manager.getCommitInfoOpt(self._java.store(), file, conf)
             except Py4JJavaError as error:
-                if "FileNotFoundException" in str(error.java_exception.getClass().getName()):
+                if _is_gone(error):
                     return
                 raise
             yield _commit(version, json.loads(info.get().json())["commitInfo"] if info.isDefined() else {})
@@ -107,4 +119,17 @@ class DeltaLog:
 
 def _commit(version: int, info: dict[str, Any]) -> Commit:
     metrics = {name: int(value) for name, value in (info.get("operationMetrics") or {}).items() if value.isdigit()}
-    return Commit(version, str(info.get("operation", "")), info.get("userMetadata") or "", metrics)
+    text, at = info.get("userMetadata") or "", int(info.get("timestamp") or 0)
+    return Commit(version, str(info.get("operation", "")), text, metrics, at)
+
+
+_GONE = (
+    "FileNotFoundException",
+    "VersionNotFoundException",
+    "DeltaFileNotFoundException",
+    "DeltaIllegalStateException",
+)
+
+
+def _is_gone(error: Py4JJavaError) -> bool:
+    return str(error.java_exception.getClass().getName()).endswith(_GONE)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.targets._failures import LIBRARY_ERRORS, Format
+from tailrace.targets._failures import LIBRARY_ERRORS, Format, causes_of
 
-__all__ = ["LIBRARY_ERRORS", "translate"]
+__all__ = ["LIBRARY_ERRORS", "causes_of", "translate"]
 
 translate = Format(
     "delta-failed",

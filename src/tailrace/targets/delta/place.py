@@ -19,6 +19,8 @@ from tailrace.targets.delta.log import DeltaLog, Snapshot
 KEYS = "tailrace.keys"
 OWNER = "tailrace.owner"
 NOTES = "tailrace.notes"
+KEPT = "tailrace.kept"
+"""A stamp that was written down for when Delta forgets the commit that carried it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +31,19 @@ class Owner:
     target: str
     table: str
 
-    def app_id(self, log: str) -> str:
-        """Return the name under which batches of the change log `log` are committed."""
-        return f"tailrace/{self.pipeline}/{self.target}/{log}/{self.table}"
+    def app_id(self, log: str, turn: str = "") -> str:
+        """Return the name under which batches of the change log `log` are committed, after the rollback `turn`."""
+        return f"{self._start(turn)}{log}/{self.table}"
 
-    def log_of(self, app_id: str) -> str | None:
-        """Return the change log that `app_id` stands for; `None` if it is not one of ours."""
-        start, end = f"tailrace/{self.pipeline}/{self.target}/", f"/{self.table}"
+    def log_of(self, app_id: str, turn: str = "") -> str | None:
+        """Return the change log that `app_id` stands for; `None` if it is not one of ours, or of another turn."""
+        start, end = self._start(turn), f"/{self.table}"
         if not app_id.startswith(start) or not app_id.endswith(end) or len(app_id) <= len(start) + len(end):
             return None
         return app_id[len(start) : -len(end)]
+
+    def _start(self, turn: str) -> str:
+        return f"tailrace{turn and '~'}{turn}/{self.pipeline}/{self.target}/"
 
     def properties(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the table properties that say whose the table is."""
@@ -66,6 +71,12 @@ class Place:
     def read(self, session: SparkSession) -> DataFrame:
         """Return the rows as stored, reserved columns included."""
         return session.read.format("delta").load(self.path) if self.path else session.table(self.sql)
+
+    def read_at(self, session: SparkSession, version: int) -> DataFrame:
+        """Return the rows as they were stored at `version`."""
+        if self.path:
+            return session.read.format("delta").option("versionAsOf", version).load(self.path)
+        return session.sql(f"SELECT * FROM {self.sql} VERSION AS OF {version}")
 
     def append(self, rows: DataFrame, partitions: Sequence[str] = (), **options: str) -> None:
         """Append `rows`, matched by name, in one commit with the writer `options`; make the table if need be."""

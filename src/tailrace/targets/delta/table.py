@@ -36,7 +36,8 @@ from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
 from tailrace.targets.delta.outcome import LIBRARY_ERRORS, translate
 from tailrace.targets.delta.place import NOTES, Owner, Place
-from tailrace.targets.delta.tombstones import Tombstones
+from tailrace.targets.delta.tombstones import Committed, Tombstones
+from tailrace.targets.delta.versions import METADATA, DeltaVersions
 
 Mode = Literal["scd1", "scd2", "append"]
 
@@ -55,7 +56,6 @@ _SETTINGS = {
 }
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class DeltaTable:
@@ -72,6 +72,7 @@ class DeltaTable:
         suit(self._session, 0)
         self._tombstones = Tombstones(self._session, graves)
         self._marks = Marks(owner)
+        self.versions = DeltaVersions(self._session, base, place, owner, self._marks, self._tombstones)
 
     def mark(self) -> Mark | None:
         """Return what the rows include, also when an earlier change log brought them."""
@@ -216,7 +217,7 @@ class DeltaTable:
             rows = rows.where(F.col(OP) != "d")
         stored = [F.col(quote(name)) for name in before.schema().names if name in rows.columns]
         sequence, number = batch.step
-        txn = {"txnAppId": self._owner.app_id(sequence), "txnVersion": str(number)}
+        txn = {"txnAppId": self._marks.app_id(sequence), "txnVersion": str(number)}
         self._place.append(rows.select(*stored), userMetadata=stamp, **txn)
 
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
@@ -225,14 +226,14 @@ class DeltaTable:
         suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else FEW + 1)
         conf = self._session.conf
         sequence, number = batch.step
-        conf.set(_TXN_APP, self._owner.app_id(sequence))
+        conf.set(_TXN_APP, self._marks.app_id(sequence))
         conf.set(_TXN_VERSION, str(number))
-        conf.set(_METADATA, stamp)
+        conf.set(METADATA, stamp)
         try:
             self._session.sql(statement)
         finally:
             # Left in place they would mark the next ALTER or tombstone as this batch.
-            for name in (_TXN_APP, _TXN_VERSION, _METADATA):
+            for name in (_TXN_APP, _TXN_VERSION, METADATA):
                 conf.unset(name)
 
     def _statement(self, source: str, before: Snapshot, batch: Batch, measured: Measured) -> str:
@@ -250,9 +251,14 @@ class DeltaTable:
         return rows.where(inside(near)) if near else rows
 
     def _read_mark(self, log: DeltaLog, snapshot: Snapshot) -> Mark | None:
-        def rebuild(change_log: str, offset: int) -> Mark:
-            high = self.known().agg(F.max(POSITION)).collect()[0][0] or ""
-            committed = self._marks.committed(snapshot)
+        def rebuild(change_log: str, offset: int, committed: Committed) -> Mark:
+            rows, graves = self._near(NOWHERE), None
+            if self._mode == "append":
+                rows = rows.limit(0)
+            else:
+                graves = self._tombstones.events(committed, NOWHERE)
+            seen = rows.select(POSITION) if graves is None else rows.select(POSITION).union(graves.select(POSITION))
+            high = seen.agg(F.max(POSITION)).collect()[0][0] or ""
             floor, (replays, _) = self._tombstones.floor(committed), replays_of(change_log, 0)
             return Mark(change_log, offset, max(high, floor), floor, replays=committed.offsets.get(replays, 0))
 

@@ -8,17 +8,23 @@ One writer per table: a place that belongs to another pipeline, target or source
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from tailrace.apply.target import Mark
+from tailrace.apply.versions import Upkeep, Version
 from tailrace.core.table import file_name
+from tailrace.targets._maintenance import Maintenance
 from tailrace.targets._merge import quote
 from tailrace.targets._tables import Tables
 from tailrace.targets.delta.place import Owner, Place, in_catalog, in_folder
 from tailrace.targets.delta.table import DeltaTable, Mode
+from tailrace.targets.delta.versions import DeltaVersions
 
 
 class Options(BaseModel):
@@ -32,6 +38,8 @@ class Options(BaseModel):
     """A schema of the metastore (`schema` or `catalog.schema`) to hold the tables, instead of `path`."""
     tombstone_days: int = Field(default=7, ge=1)
     """How many days a deleted row is remembered, so that no late event brings it back."""
+    maintenance: Maintenance = Maintenance()
+    """Compaction and expiry, between slices."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Options:
@@ -97,6 +105,27 @@ class DeltaTarget(Tables):
         self._pipeline_id = pipeline_id
         self._names = dict(tables)
         self._mode: Mode = mode
+
+    def versions(self, table: str, most: int) -> list[Version]:
+        return self._versions(table).every(most)
+
+    def rows_at(self, table: str, version: int | None = None) -> DataFrame:
+        return self._versions(table).rows(version)
+
+    def mark_at(self, table: str, version: int) -> Mark | None:
+        return self._versions(table).stamp(version).mark
+
+    def take_back(self, table: str, version: int) -> None:
+        self._versions(table).take_back(version)
+
+    def compact(self, table: str, upkeep: Upkeep) -> Mapping[str, int]:
+        return self._versions(table).compact(upkeep)
+
+    def expire(self, table: str, before: datetime.datetime) -> Mapping[str, int]:
+        return self._versions(table).expire(before)
+
+    def _versions(self, table: str) -> DeltaVersions:
+        return cast(DeltaTable, self._table(table)).versions
 
     def place(self, table: str) -> Place:
         """Return where the rows of `table` lie."""

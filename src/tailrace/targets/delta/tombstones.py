@@ -132,6 +132,14 @@ class Tombstones:
         truncates = self._read().where((F.col(OP) == "t") & F.expr(committed.counts()))
         return truncates.agg(F.max(POSITION)).collect()[0][0] or ""
 
+    def clear(self, committed: Committed) -> None:
+        """Remove what does not count, and never will: for the only writer of the table."""
+        self._remove_uncounted(committed, alone=True)
+
+    def place(self) -> Place | None:
+        """Return where they lie; `None` if there never was one."""
+        return self._place if self._there() else None
+
     def widen(self, columns: tuple[TableColumn, ...]) -> None:
         """Follow the key columns of the table to their new types."""
         log = self._place.log(self._session)

@@ -107,6 +107,18 @@ class Beside:
         if self._session.table(self._place.sql).where(old).limit(1).count():
             self._session.sql(f"DELETE FROM {self._place.sql} WHERE {old}")
 
+    def needed(self, named: set[int]) -> tuple[Place, Metadata, set[int]] | None:
+        """Return the place, the table, and its snapshots that must stay for those that stamps name to count."""
+        found = self._catalog.load(self._place)
+        if found is None:
+            return None
+        keep = set(named)
+        for snapshot in found.ancestors():
+            keep.add(snapshot.id)
+            if snapshot.summary.get(BURIED):
+                break
+        return self._place, found, keep
+
     def drop(self) -> None:
         """Forget everything: the table that it belongs to is a new one."""
         if self._catalog.load(self._place) is not None:

@@ -45,16 +45,32 @@ class Stamp:
         return json.dumps({"tailrace": _FORMAT, "mark": self.mark.to_json(), "beside": self.beside})
 
 
-def read_stamp(found: Metadata, table: str) -> Stamp | None:
-    """Return the stamp that the rows of `found` have; `None` if we never wrote any of them."""
+def read_stamp(found: Metadata, table: str, of: Snapshot | None = None) -> Stamp | None:
+    """Return the stamp that the rows of `found`, now or `of` then, have; `None` if we never wrote any of them."""
     oldest = None
-    for oldest in found.ancestors():
-        if text := oldest.summary.get(STAMP):
-            return _parsed(text, table)
+    for oldest in found.ancestors(of):
+        if stamp := carried(oldest, table):
+            return stamp
     if oldest is None or oldest.parent is None:
         # Every snapshot that led here was looked at, so nothing of ours is in the rows.
         return None
     return _kept(found, oldest, table)
+
+
+def carried(snapshot: Snapshot, table: str) -> Stamp | None:
+    """Return the stamp that `snapshot` itself has."""
+    text = snapshot.summary.get(STAMP)
+    return _parsed(text, table) if text else None
+
+
+def marked(found: Metadata, of: Snapshot | None = None) -> list[Snapshot]:
+    """Return what leads from `of`, or from what readers see, back to the stamp that its rows have."""
+    led = []
+    for snapshot in found.ancestors(of):
+        led.append(snapshot)
+        if STAMP in snapshot.summary:
+            break
+    return led
 
 
 def latest(snapshot: Snapshot, stamp: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ snapshot to the next. Nothing here starts a Spark job.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ class Snapshot:
     parent: int | None
     sequence: int
     summary: Mapping[str, str]
+    at: int
+    """When it was made, in milliseconds since 1970."""
+    operation: str
+    schema: int | None
 
 
 class Metadata:
@@ -54,9 +58,26 @@ class Metadata:
         """Return the snapshot with this id; `None` if it was expired or never was."""
         return _snapshot(self._base.snapshot(snapshot_id))
 
-    def ancestors(self) -> Iterator[Snapshot]:
-        """Yield what readers see and what came before it, the latest first, as far as it was kept."""
-        found = self.current()
+    def snapshots(self) -> list[Snapshot]:
+        """Return all that there are, staged ones included."""
+        every = self._base.snapshots()
+        found = (_snapshot(every.get(index)) for index in range(every.size()))
+        return [snapshot for snapshot in found if snapshot is not None]
+
+    def published(self) -> set[int]:
+        """Return the ids of those that readers have seen, as far as that is known."""
+        log = self._base.snapshotLog()
+        told = {log.get(index).snapshotId() for index in range(log.size())}
+        return told | {snapshot.id for snapshot in self.ancestors()}
+
+    def referenced(self) -> set[int]:
+        """Return the ids of those that a branch or a tag names."""
+        refs = self._base.refs()
+        return {refs.get(name).snapshotId() for name in refs}
+
+    def ancestors(self, of: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Yield `of`, or what readers see, and what came before it, the latest first, as far as it was kept."""
+        found = of or self.current()
         while found is not None:
             yield found
             found = None if found.parent is None else self.snapshot(found.parent)
@@ -84,6 +105,14 @@ class Metadata:
             builder = builder.setProperties(dict(properties))
         self._operations.commit(self._base, builder.build())
 
+    def take_back(self, to: Snapshot, properties: Mapping[str, str], gone: Iterable[str]) -> None:
+        """Let readers see `to` with the columns that it had, in one step with `properties` set and `gone` removed."""
+        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
+        if to.schema is not None:
+            builder = builder.setCurrentSchema(to.schema)
+        builder = builder.setBranchSnapshot(to.id, MAIN).setProperties(dict(properties))
+        self._operations.commit(self._base, builder.removeProperties(set(gone) - set(properties)).build())
+
     def replace_column(self, old: str, new: str) -> None:
         """Drop the column `old` and give its name to the column `new`, in one step."""
         self.table.updateSchema().deleteColumn(old).renameColumn(new, old).commit()
@@ -92,4 +121,5 @@ class Metadata:
 def _snapshot(java: Any) -> Snapshot | None:
     if java is None:
         return None
-    return Snapshot(java.snapshotId(), java.parentId(), java.sequenceNumber(), dict(java.summary()))
+    summary, made = dict(java.summary()), (java.timestampMillis(), str(java.operation()), java.schemaId())
+    return Snapshot(java.snapshotId(), java.parentId(), java.sequenceNumber(), summary, *made)

@@ -2,18 +2,20 @@
 
 catalog_uri    sqlite:///relative.db, sqlite:////absolute.db      a table of tables in an SQLite file
                postgresql://host:5432/database                    the same in PostgreSQL
+               http://host:8181, https://host                     a REST catalog, with catalog: rest
 catalog        hadoop                                             no catalog but the folders of the warehouse
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from tailrace.config.model import Model, NotYet, Secret
+from tailrace.targets._maintenance import Maintenance
 from tailrace.targets.iceberg.catalog import IMPLEMENTATION
 
 _S3 = NotYet("is not in this release", "Use a warehouse in a file system, or a catalog that the Spark session has.")
@@ -23,22 +25,20 @@ _POSTGRES = ("postgresql", "postgres")
 class Options(Model):
     """The keys under `iceberg` of a sink."""
 
-    catalog: Annotated[
-        Literal["jdbc", "hadoop", "rest"],
-        NotYet("is not in this release", "Use jdbc, or give apply_changes a session with it.", values=("rest",)),
-    ] = "jdbc"
-    """Where the tables are registered: `jdbc` in a database, `hadoop` by their folders in the warehouse alone. With
-    `hadoop` there must never be two writers: a file system does not tell them apart."""
+    catalog: Literal["jdbc", "hadoop", "rest"] = "jdbc"
+    """Where the tables are registered: `jdbc` in a database, `rest` in a server, `hadoop` by their folders in the
+    warehouse alone. With `hadoop` there must never be two writers: a file system does not tell them apart."""
     catalog_name: str = Field("default", pattern=r"^[A-Za-z][A-Za-z0-9_]*$")
     """The name that the catalog's database has the tables under, for other readers to give."""
     catalog_uri: str = ""
-    """The database of a `jdbc` catalog: `sqlite:///file` or `postgresql://host:port/database`."""
+    """The database of a `jdbc` catalog: `sqlite:///file` or `postgresql://host:port/database`; the server of a `rest`
+    one: `https://host`."""
     catalog_username: str = ""
-    """The user of the catalog's database."""
+    """The user of the catalog's database; of a `rest` catalog, the id of the client."""
     catalog_password: Secret = Secret("")
-    """That user's password."""
+    """That user's password; of a `rest` catalog, the client's secret, or without an id a token."""
     warehouse: str = Field(min_length=1)
-    """The folder that holds the tables, as a path or a URL."""
+    """The folder that holds the tables, as a path or a URL; of a `rest` catalog, what the server calls it."""
     table_namespace: str = Field("default", pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
     """The namespace of the tables; it is made if it is not there."""
     table_name: str | None = Field(None, min_length=1, max_length=200)
@@ -66,21 +66,20 @@ class Options(Model):
     """The access key."""
     s3_region: Annotated[str | None, _S3] = None
     """The region of the object store."""
-    maintenance: Annotated[
-        dict[str, Any] | None, NotYet("is not in this release", "Compact and expire with Spark's own procedures.")
-    ] = None
-    """Compaction and expiry in the background."""
+    maintenance: Maintenance = Maintenance()
+    """Compaction and expiry, between slices."""
 
     @model_validator(mode="after")
     def _one_catalog(self) -> Options:
         if self.catalog == "hadoop" and self.catalog_uri:
             raise ValueError("catalog_uri has no meaning with catalog: hadoop")
-        if self.catalog == "jdbc":
-            uri = urlsplit(self.catalog_uri)
-            if uri.scheme.partition("+")[0] not in ("sqlite", *_POSTGRES):
-                raise ValueError("give catalog_uri as sqlite:///file or postgresql://host/database, or catalog: hadoop")
-            if uri.password or uri.username:
-                raise ValueError("give user and password as catalog_username and catalog_password")
+        uri = urlsplit(self.catalog_uri)
+        if self.catalog == "rest" and (uri.scheme not in ("http", "https") or not uri.netloc):
+            raise ValueError("give catalog_uri as https://host with catalog: rest")
+        if self.catalog == "jdbc" and uri.scheme.partition("+")[0] not in ("sqlite", *_POSTGRES):
+            raise ValueError("give catalog_uri as sqlite:///file or postgresql://host/database, or catalog: hadoop")
+        if uri.password or uri.username:
+            raise ValueError("give user and password as catalog_username and catalog_password")
         return self
 
     @property
@@ -90,15 +89,23 @@ class Options(Model):
 
     def settings(self) -> dict[str, str]:
         """Return what Spark is told of the catalog, by what follows its name."""
-        where = self.warehouse if "://" in self.warehouse else str(Path(self.warehouse).absolute())
+        named = "://" in self.warehouse or self.catalog == "rest"
+        where = self.warehouse if named else str(Path(self.warehouse).absolute())
         # Without a cache a table is always as it is now, also in a session that did not write it.
         settings = {"": IMPLEMENTATION, "type": self.catalog, "warehouse": where, "cache-enabled": "false"}
+        password = self.catalog_password.get_secret_value()
+        if self.catalog == "rest":
+            settings["uri"] = self.catalog_uri
+            if password:
+                # An id and a secret get a token from the server; without an id, what is given is one.
+                login = {"credential": f"{self.catalog_username}:{password}"} if self.catalog_username else {}
+                settings |= login or {"token": password}
         if self.catalog == "jdbc":
             # Every table has a session, every session a catalog, and every catalog would keep two connections.
             settings |= {"uri": self._jdbc(), "jdbc.schema-version": "V1", "clients": "1"}
             if self.catalog_username:
                 settings["jdbc.user"] = self.catalog_username
-            if password := self.catalog_password.get_secret_value():
+            if password:
                 settings["jdbc.password"] = password
         return settings
 

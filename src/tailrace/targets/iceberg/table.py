@@ -38,6 +38,7 @@ from tailrace.targets.iceberg.marks import KEYS, NOTES, OWNER, STAMP, Owner, Sta
 from tailrace.targets.iceberg.metadata import Metadata, Snapshot
 from tailrace.targets.iceberg.outcome import LIBRARY_ERRORS, translate
 from tailrace.targets.iceberg.staging import ENABLED, stage
+from tailrace.targets.iceberg.versions import IcebergVersions
 
 Mode = Literal["scd1", "scd2", "append"]
 
@@ -107,6 +108,9 @@ class IcebergTable:
             self._readable = Catalog(self._reader, place.catalog, settings)
         self._beside = Beside(self._session, self._catalog, place.beside(), making.properties())
         self._sight = Sight()
+        self.versions = IcebergVersions(
+            self._session, self._rows, place, owner, self._open, self._existing, self._beside
+        )
 
     def mark(self) -> Mark | None:
         """Return what the rows include, also when an earlier change log brought them."""
@@ -268,9 +272,19 @@ class IcebergTable:
             self._beside.drop()
         self._existing()
 
-    def _near(self, found: Metadata, near: Ranges) -> DataFrame:
+    def take_back(self, version: int) -> None:
+        """Make the table what it was at a snapshot; whoever asks for the mark then is told that one."""
+        with self._doing("taking back the rows"):
+            self.versions.take_back(version)
+            self._sight = Sight()
+
+    def _rows(self, version: int | None) -> DataFrame:
         self._readable.forget(self._place)
-        rows = self._reader.table(self._place.sql)
+        reader = self._reader.read if version is None else self._reader.read.option("versionAsOf", str(version))
+        return reader.table(self._place.sql)
+
+    def _near(self, found: Metadata, near: Ranges) -> DataFrame:
+        rows = self._rows(None)
         told = shape.types_of(found.properties())
         for name, stored in rows.dtypes:
             if (kind := shape.told_type(name, stored, told)) != stored:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.ranges import Ranges
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.apply.versions import Upkeep, Version
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table, file_name
 from tailrace.spark.start import ICEBERG_CATALOG
@@ -125,6 +126,24 @@ class IcebergTarget:
         today = datetime.datetime.now(datetime.UTC).date()
         for table in self._places:
             self._table(table).collect_tombstones(today - self._retention)
+
+    def versions(self, table: str, most: int) -> list[Version]:
+        return self._table(table).versions.every(most)
+
+    def rows_at(self, table: str, version: int | None = None) -> DataFrame:
+        return self._table(table).versions.rows(version)
+
+    def mark_at(self, table: str, version: int) -> Mark | None:
+        return self._table(table).versions.mark(version)
+
+    def take_back(self, table: str, version: int) -> None:
+        self._table(table).take_back(version)
+
+    def compact(self, table: str, upkeep: Upkeep) -> Mapping[str, int]:
+        return self._table(table).versions.compact(upkeep)
+
+    def expire(self, table: str, before: datetime.datetime) -> Mapping[str, int]:
+        return self._table(table).versions.expire(before)
 
     def place(self, table: str) -> Place:
         """Return where the rows of `table` lie."""

@@ -21,9 +21,10 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.apply.engine import OFFSET, OP, PARTITION, POSITION, TOPIC, UNCHANGED, column
+from tailrace.apply.engine import OFFSET, OP, PARTITION, POSITION, TOPIC, column
 from tailrace.core.change import Op
 from tailrace.core.table import Table
+from tailrace.targets._events import JSON, key_of, value_of
 
 Place = tuple[str, str, int, int, int]
 """Position, topic, partition, offset, half: the order in which changes are sent.
@@ -33,12 +34,6 @@ one, half 1. Every other change is a half 1, or 0 for a delete, alone.
 """
 
 _HALF = "_cdc_half"
-_JSON = {
-    "ignoreNullFields": "false",
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +56,15 @@ def messages(events: DataFrame, table: Table) -> Iterator[Message]:
         half,
         F.hash(*(column(name) for name in table.keys)) if table.keys else F.lit(0),
         column(OP) == Op.TRUNCATE.value,
-        F.to_json(_body(table), _JSON),
+        F.to_json(_body(table), JSON),
     )
     for row in shown.orderBy(POSITION, TOPIC, PARTITION, OFFSET, _HALF).toLocalIterator():
         yield Message((row[0], row[1], row[2], row[3], row[4]), row[5], row[6], row[7].encode())
 
 
 def _body(table: Table) -> Expression:
-    deleted, truncated = column(OP) == Op.DELETE.value, column(OP) == Op.TRUNCATE.value
-    image = F.struct(*(column(name).alias(name) for name in table.names()))
-    key = F.struct(*(column(name).alias(name) for name in table.keys)) if table.keys else F.lit(None).cast("string")
-    value = F.struct(
-        column(OP).alias("op"),
-        F.when(deleted, image).alias("before"),
-        F.when(~deleted & ~truncated, image).alias("after"),
-        F.unix_millis(column("_cdc_changed_at")).alias("ts_ms"),
-        F.struct(F.lit(table.name).alias("table"), column(POSITION).alias("position")).alias("source"),
-        column(UNCHANGED).alias("unchanged"),
-    )
     origin = F.struct(*(column(name).alias(name.removeprefix("_cdc_")) for name in (TOPIC, PARTITION, OFFSET)))
-    return F.struct(F.when(~truncated, key).alias("key"), value.alias("value"), origin.alias("metadata"))
+    return F.struct(key_of(table).alias("key"), value_of(table).alias("value"), origin.alias("metadata"))
 
 
 def message_id(pipeline: str, target: str, log: str, place: Place) -> str:

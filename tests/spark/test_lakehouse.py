@@ -1,0 +1,117 @@
+"""The past of a table, from a pipeline: looked at, gone back to, tidied up; and always current again afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.control.health import Health
+from tailrace.control.lock import only_one
+from tailrace.core import failpoint
+from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable
+from tailrace.runtime.lakehouse import Lakehouse, Moment
+from tests.feeds import Feed
+
+NOW = Moment()
+SINKS = {
+    "delta": lambda path: {"path": f"{path}/lake"},
+    "iceberg": lambda path: {"catalog_uri": f"sqlite:///{path}/catalog.db", "warehouse": f"{path}/lake"},
+}
+
+
+class Lake:
+    """A feed into one table of a lakehouse; every call is a process of its own."""
+
+    def __init__(self, folder: Path, spark: SparkSession, kind: str) -> None:
+        self.maintenance = {"enabled": "true", "expire_snapshots_older_than_seconds": "0"}
+        options = {**SINKS[kind](folder), "maintenance": self.maintenance}
+        self.feed = Feed(folder, spark, sink={"sink_type": kind, kind: options})
+
+    def at(self) -> Lakehouse:
+        return self.feed.opened().lakehouse()
+
+    def rows(self, moment: Moment = NOW) -> list[tuple[int, str]]:
+        return sorted((row["id"], row["name"]) for row in self.at().query(None, None, moment, None, 100))  # type: ignore[misc]
+
+    def mark(self) -> tuple[Any, Any]:
+        """Return the mark of the table, and what the pipeline says of it."""
+        pipeline = self.feed.opened()
+        target = pipeline._drains.open_target(pipeline._config.sinks[0], ("people",))
+        mark, told = target.mark("people"), pipeline.status()["targets"][0]["upto"]  # type: ignore[index]
+        return mark and mark.offset, told
+
+    def maintained(self) -> dict[str, int]:
+        """Run with nothing to apply, when it is time to expire; return what came of it."""
+        self.maintenance["expire_snapshots_interval_seconds"] = "0.001"
+        health = Health("feed", "run", "files", {"box": "lake"})
+        assert self.feed.opened().run(once=True, report=health).first_error() is None
+        self.maintenance["expire_snapshots_interval_seconds"] = "3600"
+        return health.view().targets["box"].maintenance
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        return self.at().snapshots(None, None, 50)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_goes_back_and_is_made_current_again(
+    kind: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, spark, kind)
+    lake.feed.put("a.csv", "1,ann,1,I", "2,bob,2,I", "3,cid,3,I", "5,eve,4,I", "5,,5,D")
+    lake.feed.run()
+    lake.feed.put("b.csv", "3,,10,D", "1,anne,11,U", "2,bo,12,U", "4,dan,13,I")
+    lake.feed.run()
+    past, whole = [(1, "ann"), (2, "bob"), (3, "cid")], [(1, "anne"), (2, "bo"), (4, "dan")]
+    now, was = [row for row in lake.snapshots() if row["upto"] is not None]
+    assert (now["current"], was["current"], now["upto"] > was["upto"]) == (True, False, True)
+    back = Moment(int(was["snapshot_id"]))
+
+    # Looking back, and nothing but looking.
+    found = lake.at().query(None, "people", back, "SELECT count(*) AS n, max(name) AS m FROM people", 9)
+    assert found == [{"n": 3, "m": "cid"}]
+    for wrong in ("DROP TABLE people", "DELETE FROM people"):
+        with pytest.raises(Misconfigured) as refused:
+            lake.at().query(None, None, NOW, wrong, 9)
+        assert refused.value.code == "wrong-query"
+
+    # Going back, broken off in the middle: the mark is the table's, whatever else was not done.
+    with only_one(tmp_path / "state" / "feed"), pytest.raises(NotReady):
+        lake.at().rollback(None, None, back)
+    monkeypatch.setattr(failpoint, "_armed", {})
+    failpoint.arm({"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": "C48=raise"})
+    with pytest.raises(Retryable):
+        lake.at().rollback(None, None, back)
+    monkeypatch.setattr(failpoint, "_armed", {})
+    assert (lake.rows(), lake.mark()) == (past, (was["upto"], now["upto"]))
+    if kind == "iceberg":
+        assert lake.at().rollback(None, "people", back)["upto"] == was["upto"]
+        assert lake.mark() == (was["upto"], was["upto"])
+    # What is late for a delete before that place, or for one after it, is still late.
+    lake.feed.put("c.csv", "3,zombie,9,U", "5,zombie,4,U")
+    counts = lake.feed.run()
+    assert (counts["read"], counts["superseded"], counts["rejected"]) == (6, 1, 0)
+    assert lake.rows() == whole
+
+    # Tidying up changes no row and loses no mark.
+    head = lake.mark()[0]
+    done = lake.at().compact(None, None, 2)
+    assert done[0]["files_removed"] > done[0]["files_added"] > 0  # type: ignore[operator]
+    assert lake.maintained() == {"snapshots_expired": 1}
+    lake.feed.put("d.csv", "3,zombie,9,U", "6,fay,20,I")
+    lake.feed.run()
+    assert (lake.rows(), lake.mark()[0] > head) == ([*whole, (6, "fay")], True)
+
+    # Where nothing leads to any more is refused, and nothing is changed.
+    before = next(row for row in lake.snapshots() if row["upto"] == head)
+    for moment, codes in (
+        (back, ("unknown-snapshot", "snapshot-gone")),
+        (Moment(int(before["snapshot_id"])), ("log-gap",)),
+    ):
+        with pytest.raises(Halt) as kept:
+            lake.at().rollback(None, None, moment)
+        assert kept.value.code in codes
+        (lake.feed.path / "d.csv").unlink(missing_ok=True)
+    assert lake.rows() == [*whole, (6, "fay")]
