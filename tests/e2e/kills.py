@@ -247,6 +247,7 @@ def main() -> None:
             here = folder / f"{kind}-{mode}"
             failures += [f"{kind} {mode} {text}" for text in tried(here, kind, mode, options.seed)]
             shutil.rmtree(here, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     print(f"seed {options.seed}: {len(failures)} failed", *failures, sep="\n  ")
     sys.exit(1 if failures else 0)
 
