@@ -22,7 +22,7 @@ bench: install ## Measure capture and apply; results go to bench/results
 	$(BIN)/python -m bench
 
 ##@ Prove
-.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz mutants
+.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz kills mutants
 test: check ## Everything: the cheap checks first, then the tier that computes beside those that wait for servers
 	@echo "spark, and beside it service and e2e: each is shown when it is done"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-servers
@@ -54,6 +54,10 @@ SECONDS := 600
 SEED :=
 fuzz: install ## Try random histories against the oracle for SECONDS, from SEED if given
 	$(BIN)/python -m tests.spark.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+TARGETS :=
+kills: install ## Kill the command twice at every failpoint of every target, or of TARGETS, in an order from SEED
+	$(BIN)/python -m tests.e2e.kills $(if $(SEED),--seed $(SEED)) $(if $(TARGETS),--targets $(TARGETS))
 
 mutants: install ## Plant bugs into the apply engine, and see that each is caught
 	$(BIN)/python -m tests.spark.mutants

@@ -110,18 +110,6 @@ class SqlContract(TargetContract):
         new.apply(batch(self.spark, [put(4, 4)], 4))
         assert [(row["id"], row["name"]) for row in self.rows(new)] == [(1, "x"), (2, "new"), (4, "x")]
 
-    def test_a_new_owner_whose_view_is_stale_looks_again(self) -> None:
-        old = self.filled()
-        new = self.open()
-        new.mark(ITEMS.name)
-        old.apply(batch(self.spark, [put(2, 2, "last")], 2))
-        with pytest.raises(Retryable) as refused:
-            new.apply(batch(self.spark, [put(2, 2, "last"), put(3, 3)], 3))
-        assert refused.value.code == "write-conflict"
-        assert new.mark(ITEMS.name) == Mark(LOG, 2, at(2))
-        new.apply(batch(self.spark, [put(3, 3)], 3))
-        assert len(self.rows(new)) == 3
-
     def test_a_batch_for_a_mark_that_is_gone_is_refused(self) -> None:
         target = self.filled()
         made = batch(self.spark, [put(2, 2)], 2)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.target import Batch, Mark, Target
 from tailrace.core.change import Change, Op, fold
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.table import RESERVED, Column, Evolution, Table, fit
 from tailrace.spark.frame import frame
 
@@ -83,6 +83,15 @@ def batch(spark: SparkSession, changes: Sequence[Change], offset: int, table: Ta
     partial = frozenset(name for change in alive for name in change.unchanged)
     mark = Mark(log, offset, high, floor)
     return Batch(table, rows_of(spark, table, alive), mark, floor, partial)
+
+
+def events(spark: SparkSession, first: int, last: int) -> Batch:
+    """Return a batch of events of items, for mode append: one at each offset."""
+    columns = "_cdc_table string, _cdc_op string, _cdc_position string, _cdc_changed_at timestamp, _cdc_ingested_at timestamp, "
+    columns += "_cdc_topic string, _cdc_partition int, _cdc_offset bigint, id bigint, name string, size int"
+    now = datetime.datetime(2024, 1, 1)
+    rows = [(ITEMS.name, "u", at(n), now, now, "t", 0, n, 1, f"v{n}", n) for n in range(first, last + 1)]
+    return Batch(ITEMS, frame(spark, rows, columns).localCheckpoint(), Mark(LOG, last, at(last)))
 
 
 class TargetContract:
@@ -478,20 +487,28 @@ class TargetContract:
     def test_append_keeps_every_event_once(self) -> None:
         target = self.open(mode="append")
         self.reshape(target, ITEMS)
-        columns = "_cdc_table string, _cdc_op string, _cdc_position string, _cdc_changed_at timestamp, _cdc_ingested_at timestamp, "
-        columns += "_cdc_topic string, _cdc_partition int, _cdc_offset bigint, id bigint, name string, size int"
-        now = datetime.datetime(2024, 1, 1)
-
-        def events(first: int, last: int) -> Batch:
-            rows = [(ITEMS.name, "u", at(n), now, now, "t", 0, n, 1, f"v{n}", n) for n in range(first, last + 1)]
-            return Batch(ITEMS, frame(self.spark, rows, columns).localCheckpoint(), Mark(LOG, last, at(last)))
-
-        assert target.apply(events(1, 3)).inserted == 3
-        target.apply(events(4, 5))
-        assert self.open(mode="append").apply(events(4, 5)).inserted == 0
+        assert target.apply(events(self.spark, 1, 3)).inserted == 3
+        target.apply(events(self.spark, 4, 5))
+        assert self.open(mode="append").apply(events(self.spark, 4, 5)).inserted == 0
         found = sorted(self.read(target, ITEMS), key=lambda row: row["_cdc_offset"])
         assert [(row["_cdc_offset"], row["name"]) for row in found] == [(n, f"v{n}") for n in range(1, 6)]
         assert target.have(ITEMS.name) == ITEMS
+
+    def test_of_two_writers_of_one_table_one_commits_each_range(self) -> None:
+        slow, quick = self.open(mode="append"), self.open(mode="append")
+        self.reshape(slow, ITEMS)
+        assert [target.mark(ITEMS.name) for target in (slow, quick)] == [None, None]
+        assert quick.apply(events(self.spark, 1, 3)).inserted == 3
+        with pytest.raises(Retryable) as refused:
+            # It was made for a table without any row.
+            slow.apply(events(self.spark, 1, 5))
+        assert refused.value.code == "write-conflict"
+        assert slow.mark(ITEMS.name) == Mark(LOG, 3, at(3))
+        assert slow.apply(events(self.spark, 4, 5)).inserted == 2
+        with pytest.raises(TailraceError) as replaced:
+            quick.apply(events(self.spark, 4, 6))
+        assert replaced.value.code in ("write-conflict", "owner-replaced")
+        assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3, 4, 5]
 
 
 def _comparable(row: Image) -> Image:

@@ -6,6 +6,7 @@ import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +16,8 @@ from tailrace.core import failpoint
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import Column, Evolution, Table, fit
 from tailrace.targets.delta import DeltaTarget, Options, table
-from tests.contracts.target import ITEMS, LOG, at, batch, drop, put, truncate
+from tailrace.targets.delta.log import DeltaLog
+from tests.contracts.target import ITEMS, LOG, at, batch, drop, events, put, truncate
 
 Opener = Callable[[], DeltaTarget]
 
@@ -120,14 +122,30 @@ def test_an_offset_of_a_log_that_began_again_halts_instead_of_being_skipped(lake
     assert halted.value.code == "commit-not-seen"
 
 
-def test_a_second_owner_of_the_table_conflicts_and_retries(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
-    created(lake, spark)
-    one, two = lake(), lake()
-    assert one.mark(ITEMS.name) == two.mark(ITEMS.name)
-    one.apply(batch(spark, [put(2, 1, "one")], 2))
-    assert two.apply(batch(spark, [put(2, 1, "two")], 2)).updated == 0
-    rows = spark.read.format("delta").load(f"{tmp_path}/items").where("id = 1").collect()
-    assert [row["name"] for row in rows] == ["one"]
+def test_a_writer_that_was_stopped_right_before_its_append_does_not_append_behind_another(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> DeltaTarget:
+        options, names = Options(path=str(tmp_path)), {"public.items": "items"}
+        return DeltaTarget("l", options, spark_session=spark, pipeline_id="p", tables=names, mode="append")
+
+    slow, quick = opened(), opened()
+    slow.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+    for target in (slow, quick):
+        target.mark(ITEMS.name)
+    append = DeltaLog.append
+
+    def late(log: DeltaLog, *rest: Any) -> None:
+        monkeypatch.setattr(DeltaLog, "append", append)
+        assert quick.apply(events(spark, 1, 3)).inserted == 3
+        append(log, *rest)
+
+    monkeypatch.setattr(DeltaLog, "append", late)
+    with pytest.raises(Retryable) as refused:
+        slow.apply(events(spark, 1, 5))
+    assert refused.value.code == "write-conflict"
+    rows = spark.read.format("delta").load(f"{tmp_path}/items").select("_cdc_offset").collect()
+    assert sorted(row[0] for row in rows) == [1, 2, 3]
 
 
 def test_commits_of_others_do_not_hide_the_mark(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:

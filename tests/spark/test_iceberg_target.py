@@ -12,15 +12,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Batch, Mark
+from tailrace.apply.target import Mark
 from tailrace.core import failpoint
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.table import Column, Evolution, Table, fit
-from tailrace.spark.frame import frame
 from tailrace.targets.iceberg import IcebergTarget, Options, open_table, open_target
 from tailrace.targets.iceberg.metadata import Metadata
 from tailrace.targets.iceberg.table import IcebergTable
-from tests.contracts.target import ITEMS, LOG, TABLES, Image, TargetContract, at, batch, drop, put
+from tests.contracts.target import ITEMS, LOG, TABLES, Image, TargetContract, at, batch, drop, events, put
 
 Opener = Callable[..., IcebergTarget]
 
@@ -61,14 +60,6 @@ def created(target: IcebergTarget, table: Table = ITEMS) -> IcebergTarget:
 
 def positions(target: IcebergTarget) -> dict[int, tuple[str, bool]]:
     return {row["id"]: (row["_cdc_position"], row["_cdc_alive"]) for row in target.known(ITEMS.name).collect()}
-
-
-def events(spark: SparkSession, first: int, last: int) -> Batch:
-    ours = "_cdc_table string, _cdc_op string, _cdc_position string, _cdc_changed_at timestamp, _cdc_ingested_at timestamp, "
-    ours += "_cdc_topic string, _cdc_partition int, _cdc_offset bigint, id bigint, name string, size int"
-    now = datetime.datetime(2024, 1, 1)
-    rows = [(ITEMS.name, "u", at(n), now, now, "t", 0, n, 1, f"v{n}", n) for n in range(first, last + 1)]
-    return Batch(ITEMS, frame(spark, rows, ours).localCheckpoint(), Mark(LOG, last, at(last)))
 
 
 def metadata(target: IcebergTarget) -> Metadata:

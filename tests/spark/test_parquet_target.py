@@ -57,18 +57,6 @@ class TestParquetTarget(TargetContract):
         assert len(before) > 10
         assert (len(before - after), len(after - before)) == (1, 1)
 
-    def test_of_two_writers_that_saw_the_same_table_one_is_refused(self) -> None:
-        one = self.opened()
-        two = self.open()
-        two.mark(ITEMS.name)
-        one.apply(batch(self.spark, [put(1, 1, "one")], 1))
-        with pytest.raises(Retryable) as refused:
-            two.apply(batch(self.spark, [put(1, 1, "two")], 1))
-        assert refused.value.code == "write-conflict"
-        assert two.mark(ITEMS.name) == Mark(LOG, 1, at(1))
-        assert two.apply(batch(self.spark, [put(1, 1, "two")], 1)).inserted == 0
-        assert [row["name"] for row in self.rows(one)] == ["one"]
-
     @pytest.mark.parametrize("name", ["C22", "C23"])
     def test_a_crash_leaves_the_table_as_it_was_or_as_it_is_to_be(
         self, name: str, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tailrace.apply.ranges import Ranges
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.change import Change, Folded, Key, Op, Value, fold
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import END, SEQUENCE, START, Column, Fit, Table
 from tailrace.spark.frame import frame
 
@@ -73,10 +73,12 @@ class MemoryTarget:
         self._owner = (pipeline_id, name)
         self._names = dict(tables or {})
         self._mode = mode
+        self._told: dict[str, Mark | None] = {}
 
     def mark(self, table: str) -> Mark | None:
         kept = self._find(table)
-        return kept.mark if kept else None
+        self._told[table] = kept.mark if kept else None
+        return self._told[table]
 
     def have(self, table: str) -> Table | None:
         kept = self._find(table)
@@ -138,11 +140,17 @@ class MemoryTarget:
             kept = self._kept(batch.table.name)
             if kept.mark and kept.mark.includes(batch.mark):
                 return Applied()
+            if self._told.get(batch.table.name, kept.mark) != kept.mark:
+                raise Retryable(
+                    "write-conflict",
+                    f'another writer committed to table "{batch.table.name}" in the meantime',
+                    "Nothing was written. Apply the batch again, one call at a time.",
+                )
             if self._mode == "scd2":
                 applied = _record(kept, batch, rows, hidden)
             else:
                 applied = self._append(kept, rows) if self._mode == "append" else _fold(kept, batch, rows)
-            kept.mark = batch.mark
+            kept.mark = self._told[batch.table.name] = batch.mark
             return applied
 
     def rows(self, table: str) -> list[dict[str, Value]]:

@@ -1,18 +1,20 @@
-"""What a Delta log says: versions, properties, schema, and who made each commit.
+"""What a Delta log says: versions, properties, schema, and who made each commit; and an append behind one of them.
 
-Reads only, on the driver, without a Spark job wherever Delta keeps a checksum of the version. These are
-Delta's own classes, reached through the JVM, because no SQL statement tells the transactions of a table.
+Reads are done on the driver, without a Spark job wherever Delta keeps a checksum of the version. These are Delta's own
+classes, reached through the JVM, because no SQL statement tells the transactions of a table, and because a statement
+begins at whatever version is the newest when it starts.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 
@@ -94,6 +96,27 @@ class DeltaLog:
             if _is_gone(error):
                 return None
             raise
+
+    def append(self, rows: DataFrame, after: Snapshot, txn: tuple[str, int], metadata: str) -> None:
+        """Append `rows` in a transaction that began at `after`: a conflict if its application has committed since.
+
+        A writer's own `append` begins when it is called. A process that was stopped just before that would append
+        behind a commit that it never saw.
+        """
+        jvm, none = self._jvm, self._jvm.scala.Option.empty()
+        delta = jvm.org.apache.spark.sql.delta
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(rows.sparkSession._jsparkSession)
+        begun = self._java.startTransaction(none, jvm.scala.Option.apply(after._java))
+        # Reading it is what makes another commit of the same application a conflict. As a writer does, a version that
+        # was committed before is passed over without a word.
+        if begun.txnVersion(txn[0]) >= txn[1]:
+            return
+        at = jvm.scala.Option.apply(int(time.time() * 1000))
+        files = list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(begun.writeFiles(rows._jdf)))
+        actions = jvm.org.apache.spark.api.python.PythonUtils.toSeq([*files, delta.actions.SetTransaction(*txn, at)])
+        write = getattr(delta, "DeltaOperations$Write")
+        mode = jvm.org.apache.spark.sql.SaveMode.Append
+        begun.commit(actions, write(mode, none, none, jvm.scala.Option.apply(metadata), none, none, none, none, none))
 
     def vacant(self) -> bool:
         """Say whether nothing at all is stored here, so that a table may be created."""

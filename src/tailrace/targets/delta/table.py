@@ -73,12 +73,18 @@ class DeltaTable:
         self._tombstones = Tombstones(self._session, graves)
         self._marks = Marks(owner)
         self.versions = DeltaVersions(self._session, base, place, owner, self._marks, self._tombstones)
+        self._told: tuple[Mark | None] | None = None
 
     def mark(self) -> Mark | None:
-        """Return what the rows include, also when an earlier change log brought them."""
+        """Return what the rows include, also when an earlier change log brought them.
+
+        A batch is made for the mark that was told last: if the table has another one by then, it is refused.
+        """
         with self._doing("reading the mark"):
             found = self._open()
-            return self._read_mark(*found) if found else None
+            mark = self._read_mark(*found) if found else None
+            self._told = (mark,)
+            return mark
 
     def have(self) -> Table | None:
         """Return the shape of the stored table."""
@@ -147,6 +153,8 @@ class DeltaTable:
                 raise self._conflict()
             if mark and mark.includes(batch.mark):
                 return Applied()
+            if self._told and self._told != (mark,):
+                raise self._conflict()
             failpoint("C19")
             attempt, grave = secrets.token_hex(8), self._marks.grave
             if self._mode == "append":
@@ -162,6 +170,7 @@ class DeltaTable:
             commit = self._commit(log, snapshot, batch, measured, self._marks.stamp(batch.mark, attempt, grave))
             self._tombstones.settle()
         self._marks.remember(commit, batch.mark, grave)
+        self._told = (batch.mark,)
         failpoint("C25")
         return _applied(commit)
 
@@ -176,7 +185,7 @@ class DeltaTable:
         try:
             with shared_view(batch.rows) as view:
                 if measured is None or not before.files() or (self._mode == "scd2" and not measured.rows):
-                    self._append(self._session.table(view), before, batch, stamp)
+                    self._append(log, self._session.table(view), before, batch, stamp)
                 else:
                     self._merge(view, before, batch, measured, stamp)
         except LIBRARY_ERRORS as error:
@@ -212,13 +221,15 @@ class DeltaTable:
             "Nothing was written. Apply the batch again, one call at a time.",
         )
 
-    def _append(self, rows: DataFrame, before: Snapshot, batch: Batch, stamp: str) -> None:
+    def _append(self, log: DeltaLog, rows: DataFrame, before: Snapshot, batch: Batch, stamp: str) -> None:
         if self._mode != "append":
             rows = rows.where(F.col(OP) != "d")
-        stored = [F.col(quote(name)) for name in before.schema().names if name in rows.columns]
+        stored = [
+            F.col(quote(f.name)) if f.name in rows.columns else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in before.schema()
+        ]
         sequence, number = batch.step
-        txn = {"txnAppId": self._marks.app_id(sequence), "txnVersion": str(number)}
-        self._place.append(rows.select(*stored), userMetadata=stamp, **txn)
+        log.append(rows.select(*stored), before, (self._marks.app_id(sequence), number), stamp)
 
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
         statement = self._statement(merge_source(view, measured), before, batch, measured)
