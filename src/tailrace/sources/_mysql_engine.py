@@ -27,6 +27,8 @@ _EXACT = {
     "decimal.handling.mode": "string",
     "bigint.unsigned.handling.mode": "precise",
     "time.precision.mode": "microseconds",
+    # It would take the year 1 for 2001.
+    "enable.time.adjuster": "false",
     "binary.handling.mode": "bytes",
     "include.unknown.datatypes": "true",
     "column.propagate.source.type": ".*",

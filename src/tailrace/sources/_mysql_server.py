@@ -17,6 +17,7 @@ from tailrace.sources._binlog_stand import Stand, file_number
 OLDEST = (10, 5)
 
 _SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
+_UNREADABLE = ("uuid", "inet4", "inet6", "vector", "xmltype")
 _TABLES = """
 SELECT t.table_schema, t.table_name, t.engine, coalesce(
          (SELECT group_concat(k.column_name ORDER BY k.ordinal_position SEPARATOR '\\n')
@@ -24,7 +25,9 @@ SELECT t.table_schema, t.table_name, t.engine, coalesce(
           WHERE k.table_schema = t.table_schema AND k.table_name = t.table_name AND k.constraint_name = 'PRIMARY'), ''),
        coalesce((SELECT max(r.constraint_name) FROM information_schema.referential_constraints r
           WHERE r.constraint_schema = t.table_schema AND r.table_name = t.table_name
-            AND (r.delete_rule IN ('CASCADE', 'SET NULL') OR r.update_rule IN ('CASCADE', 'SET NULL'))), '')
+            AND (r.delete_rule IN ('CASCADE', 'SET NULL') OR r.update_rule IN ('CASCADE', 'SET NULL'))), ''),
+       coalesce((SELECT max(c.column_name) FROM information_schema.columns c
+          WHERE c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.data_type IN %s), '')
 FROM information_schema.tables t
 WHERE t.table_type = 'BASE TABLE' AND t.table_schema NOT IN %s
 ORDER BY 1, 2
@@ -43,6 +46,8 @@ class Found:
     keys: tuple[str, ...]
     cascade: str
     """A foreign key by which the server changes rows of this table without writing them to its binlog."""
+    unreadable: str
+    """A column of a type that the engine reads wrongly from the binlog, or not at all."""
 
 
 class Server:
@@ -209,10 +214,10 @@ def idle_end(server: Server, stand: Stand, handled: int) -> Stand:
 
 def all_tables(server: Server) -> dict[str, Found]:
     """Return the tables of the server, by qualified name."""
-    rows = server.ask(_TABLES, [_SYSTEM])
+    rows = server.ask(_TABLES, [_UNREADABLE, _SYSTEM])
     return {
-        f"{schema}.{table}": Found(schema, table, engine or "", tuple(keys.split("\n")) if keys else (), cascade)
-        for schema, table, engine, keys, cascade in rows
+        f"{schema}.{table}": Found(schema, table, engine or "", tuple(keys.split("\n")) if keys else (), *others)
+        for schema, table, engine, keys, *others in rows
     }
 
 
@@ -250,6 +255,12 @@ def refuse_tables(server: Server, tables: Mapping[str, Found]) -> None:
                 f'the server changes rows of table "{name}" by its foreign key "{found.cascade}", and does not write '
                 "that to its binlog",
                 "Make the key RESTRICT and have the application change those rows, or leave the table out.",
+            )
+        if found.unreadable:
+            raise Misconfigured(
+                "unsupported-type",
+                f'column "{found.unreadable}" of table "{name}" has a type that cannot be captured',
+                "Make it text, or leave the table out.",
             )
         quoted = ".".join("`" + part.replace("`", "``") + "`" for part in (found.schema, found.table))
         server.ask(f"SELECT 1 FROM {quoted} LIMIT 0")

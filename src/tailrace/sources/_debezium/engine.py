@@ -90,10 +90,9 @@ class Engine:
             self._consumer.resume()
             properties.setProperty("tailrace.offset", resume.offset)
         name = secrets.token_hex(8)
-        self._known = made.Known.announce(name, properties) if family.exact else made.Known(properties)
-        if family.exact:
-            for setting, value in (("converters", "exact"), ("exact.type", "tailrace.Exact"), ("exact.engine", name)):
-                properties.setProperty(setting, value)
+        for setting, value in (("converters", "exact"), ("exact.type", family.exact), ("exact.engine", name)):
+            properties.setProperty(setting, value)
+        self._known = made.Known.announce(name, properties)
         made.Tripwire.reset()
         with made.current():
             self._consumer.start(made.build(properties, self._consumer))

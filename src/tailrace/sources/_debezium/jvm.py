@@ -26,7 +26,16 @@ _OTHERS = (
     r"debezium-(connector-(binlog|cassandra|db2|mongodb|mysql|oracle|spanner|sqlserver|vitess)|storage|sink|ddl)|logback|metrics-logback"
     r"|cassandra|vitess|grpc|google-|proto-google|gax|netty|infinispan|ojdbc|orai18n|mysql|mssql|mongodb|wildfly|junit|kafka-(avro|connect|proto|schema)"
 )
-_JVM = ("-Xrs", "-Xms64m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
+_JVM = (
+    "-Xrs",
+    "-Xms64m",
+    "-Xmx1g",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    # Drivers read a time of day through this clock, and in others some times of a year do not exist.
+    "-Duser.timezone=UTC",
+)
 _starting = threading.Lock()
 
 
@@ -40,8 +49,8 @@ class Family:
     """Our files beside `Consumer.java`, in an order in which they compile."""
     converters: tuple[str, ...]
     """The engine's classes that warn when they put null for a value."""
-    exact: bool
-    """Our converter stands before the engine's."""
+    exact: str
+    """Our class that stands before the engine's own conversion of values."""
     class_path: Callable[[], list[Path]]
     own_loader: bool
     """Its classes are kept apart from those that the JVM started with."""
@@ -59,19 +68,19 @@ POSTGRES = Family(
     "tailrace.LsnTrack",
     ("LsnTrack.java", "Exact.java"),
     ("io.debezium.connector.postgresql.PostgresValueConverter",),
-    exact=True,
+    exact="tailrace.Exact",
     class_path=_postgres_jars,
     own_loader=False,
 )
 MARIADB = Family(
     "tailrace.BinlogTrack",
-    ("BinlogTrack.java", "History.java"),
+    ("BinlogTrack.java", "Days.java", "History.java"),
     (
         "io.debezium.connector.mariadb.MariaDbValueConverters",
         "io.debezium.connector.mariadb.jdbc.MariaDbValueConverters",
         "io.debezium.connector.binlog.jdbc.BinlogValueConverters",
     ),
-    exact=False,
+    exact="tailrace.Days",
     class_path=_mariadb_jars,
     own_loader=True,
 )
