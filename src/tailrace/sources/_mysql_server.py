@@ -120,36 +120,41 @@ def missing_grant(user: str, said: str) -> NotReady:
 
 def refuse_unready(server: Server) -> None:
     """Raise the first thing about the server or the user that would keep us from reading changes."""
-    version, on, form, image, packed = server.settings(
-        "version", "log_bin", "binlog_format", "binlog_row_image", "log_bin_compress"
-    )
+    names = ("version", "log_bin", "binlog_format", "binlog_row_image", "log_bin_compress")
+    refuse_settings(dict(zip(names, server.settings(*names), strict=True)))
+    refuse_grants(server)
+    if not server.settings("gtid_binlog_pos")[0]:
+        raise NotReady(
+            "binlog-empty",
+            "the binlog of MariaDB has no transaction yet, so there is no place to begin at",
+            "Change a row of any table once.",
+        )
+
+
+def refuse_settings(settings: Mapping[str, str]) -> None:
+    """Raise if a server with these settings writes no binlog that says every change."""
+    version = settings["version"]
     if "mariadb" not in version.lower():
         raise Misconfigured(
             "not-available",
             f"the server is MySQL {version}, and this release captures MariaDB only",
             "Capture MySQL with a Debezium connector of your own, and read its topics with source_type: kafka.",
         )
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST:
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
         raise NotReady(
             "mysql-too-old",
             f"MariaDB is version {version} and at least {OLDEST[0]}.{OLDEST[1]} is needed",
             "Upgrade the server.",
         )
-    if on != "ON":
+    if settings["log_bin"] != "ON":
         raise NotReady("binlog-off", "MariaDB writes no binlog", "Set log_bin and restart the server.")
-    for name, has, wanted in (("binlog_format", form, "ROW"), ("binlog_row_image", image, "FULL")):
-        if has != wanted:
+    for name, wanted in (("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("log_bin_compress", "OFF")):
+        if settings[name] not in (wanted, ""):
             raise NotReady(
                 "binlog-format",
-                f'{name} of MariaDB is "{has}"',
+                f'{name} of MariaDB is "{settings[name]}"',
                 f"Set {name} = {wanted} for the server, and have its clients connect again.",
             )
-    if packed == "ON":
-        raise NotReady(
-            "binlog-format", 'log_bin_compress of MariaDB is "ON"', "Set log_bin_compress = OFF for the server."
-        )
-    refuse_grants(server)
 
 
 def refuse_grants(server: Server) -> None:

@@ -28,7 +28,7 @@ from tailrace.sources._binlog_stand import Stand, gtids_of, stand_at
 from tailrace.sources._debezium.engine import Batch, Engine, Resume
 from tailrace.sources._debezium.jvm import MARIADB
 from tailrace.sources._debezium.log_rows import no_rows
-from tailrace.sources._mysql_engine import engine_config, engine_offset, failed, void_rows
+from tailrace.sources._mysql_engine import engine_config, engine_offset, failed, replacing, void_rows
 
 Qualified = Annotated[str, Field(pattern=r"^[^.]+\..+$")]
 
@@ -199,7 +199,7 @@ class MySqlSource:
 
     def _same_binlog(self, opened: server.Server, stand: Stand) -> bool:
         wanted, found = gtids_of(stand.gtids), server.gtids_at(opened, stand)
-        return not wanted or (found is not None and wanted.items() <= gtids_of(found).items())
+        return bool(wanted) and found is not None and wanted.items() <= gtids_of(found).items()
 
     def _refuse_changed_tables(self, wanted: set[str]) -> None:
         covered = set(self._kept().tables())
@@ -259,7 +259,8 @@ class MySqlSource:
             self._kept().path,
             fresh=fresh,
         )
-        return Engine(MARIADB, config, self._topic_prefix, tables, _start(resume) if resume else None)
+        start = _start(resume) if resume else None
+        return Engine(MARIADB, config, self._topic_prefix, tables, start, replacing(tables))
 
     def _checkpoint(self, origin: str, batch: Batch, goal: Stand | None) -> tuple[Checkpoint, bool]:
         """Return the checkpoint that a batch earns, and whether the goal lies before it."""
@@ -271,8 +272,8 @@ class MySqlSource:
             with server.connection(self._login) as opened:
                 end = server.idle_end(opened, stand, batch.message)
                 done = end.order >= goal.order
-                if done:
-                    stand = Stand(end.file, end.pos, gtids=server.gtids_at(opened, end) or "")
+                if done and (gtids := server.gtids_at(opened, end)):
+                    stand = Stand(end.file, end.pos, gtids=gtids)
         known = Stand(stand.file, stand.pos, self._kept().count(stand), stand.gtids, stand.event, stand.row)
         return Tailing(origin, known.place()), done
 

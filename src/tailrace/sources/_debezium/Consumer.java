@@ -26,6 +26,7 @@ import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
 import org.apache.kafka.connect.data.Decimal;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
@@ -250,7 +251,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
 
     private void pack(List records) throws IOException {
         if (Tripwire.lost != null) {
-            throw new IllegalStateException("a value cannot be carried: " + Tripwire.lost);
+            throw new IllegalStateException("something cannot be carried: " + Tripwire.lost);
         }
         rows = 0;
         keys.reset();
@@ -727,33 +728,42 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         }
     }
 
-    /** Remembers the engine's warning that it puts null for a value it cannot convert, so that no row passes so. */
+    /** Remembers that the engine said that it lets something go, so that no row passes behind it. */
     public static class Tripwire extends AbstractAppender {
         static volatile String lost = null;
+        private static volatile Pattern watched = null;
 
         public Tripwire() {
             super("tripwire", null, null, true, new Property[0]);
         }
 
         /** Listen to the logger called `name`, and to nothing else of the engine. */
-        public static void install(String name) {
+        public static void install(String name, boolean details) {
             Tripwire wire = new Tripwire();
             wire.start();
-            LoggerContext context = (LoggerContext) LogManager.getContext(ClassLoader.getSystemClassLoader(), false);
-            LoggerConfig logger = new LoggerConfig(name, Level.WARN, false);
-            logger.addAppender(wire, Level.WARN, null);
+            LoggerContext context = (LoggerContext) LogManager.getContext(DebeziumEngine.class.getClassLoader(), false);
+            Level level = details ? Level.DEBUG : Level.WARN;
+            LoggerConfig logger = new LoggerConfig(name, level, false);
+            logger.addAppender(wire, level, null);
             context.getConfiguration().addLogger(name, logger);
             context.updateLoggers();
         }
 
-        public static void reset() {
+        /** Forget what was heard; of the statements that the engine leaves out, those that `pattern` matches count. */
+        public static void reset(String pattern) {
             lost = null;
+            watched = pattern.isEmpty() ? null : Pattern.compile(pattern, Pattern.CASE_INSENSITIVE | Pattern.DOTALL);
         }
 
         public void append(LogEvent event) {
             String said = event.getMessage().getFormat();
-            if (said.startsWith("Unexpected value") || said.startsWith("Invalid value")) {
+            if (said.startsWith("Unexpected value") || said.startsWith("Received DML")) {
                 lost = event.getMessage().getFormattedMessage();
+            } else if (watched != null && said.startsWith("DDL '{}' was filtered")) {
+                Object[] parts = event.getMessage().getParameters();
+                if (parts.length > 0 && watched.matcher(String.valueOf(parts[0])).matches()) {
+                    lost = event.getMessage().getFormattedMessage();
+                }
             }
         }
     }

@@ -60,7 +60,10 @@ class Resume:
 
 
 class Engine:
-    """One run of the engine over `tables` (name to key columns); `close` may come from any thread."""
+    """One run of the engine over `tables` (name to key columns); `close` may come from any thread.
+
+    A statement that the engine leaves out and `watched`, a pattern, matches ends it.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Engine:
         topic_prefix: str,
         tables: Mapping[str, tuple[str, ...]],
         resume: Resume | None,
+        watched: str = "",
     ) -> None:
         made = java(family)
         self._placeholder = f"unavailable-{secrets.token_hex(16)}"
@@ -93,7 +97,7 @@ class Engine:
         for setting, value in (("converters", "exact"), ("exact.type", family.exact), ("exact.engine", name)):
             properties.setProperty(setting, value)
         self._known = made.Known.announce(name, properties)
-        made.Tripwire.reset()
+        made.Tripwire.reset(watched)
         with made.current():
             self._consumer.start(made.build(properties, self._consumer))
 

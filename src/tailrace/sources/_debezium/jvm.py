@@ -49,6 +49,8 @@ class Family:
     """Our files beside `Consumer.java`, in an order in which they compile."""
     converters: tuple[str, ...]
     """The engine's classes that warn when they put null for a value."""
+    reader: str
+    """The engine's class that says which statements it leaves out; none if there are no statements."""
     exact: str
     """Our class that stands before the engine's own conversion of values."""
     class_path: Callable[[], list[Path]]
@@ -68,6 +70,7 @@ POSTGRES = Family(
     "tailrace.LsnTrack",
     ("LsnTrack.java", "Exact.java"),
     ("io.debezium.connector.postgresql.PostgresValueConverter",),
+    reader="",
     exact="tailrace.Exact",
     class_path=_postgres_jars,
     own_loader=False,
@@ -75,11 +78,8 @@ POSTGRES = Family(
 MARIADB = Family(
     "tailrace.BinlogTrack",
     ("BinlogTrack.java", "Days.java", "History.java"),
-    (
-        "io.debezium.connector.mariadb.MariaDbValueConverters",
-        "io.debezium.connector.mariadb.jdbc.MariaDbValueConverters",
-        "io.debezium.connector.binlog.jdbc.BinlogValueConverters",
-    ),
+    ("io.debezium.connector.mariadb.jdbc.MariaDbValueConverters", "io.debezium.connector.binlog.jdbc.BinlogValueConverters"),
+    reader="io.debezium.connector.binlog.BinlogStreamingChangeEventSource",
     exact="tailrace.Days",
     class_path=_mariadb_jars,
     own_loader=True,
@@ -154,7 +154,9 @@ def _start(family: Family) -> Java:
     made = Java(loader, family)
     with made.current():
         for name in family.converters:
-            made.Tripwire.install(name)
+            made.Tripwire.install(name, False)
+        if family.reader:
+            made.Tripwire.install(family.reader, True)
     return made
 
 
