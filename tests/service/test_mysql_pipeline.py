@@ -18,7 +18,12 @@ from tests.service.maria import Maria
 
 
 def opened(maria: Maria, folder: Path) -> Pipeline:
-    sink = {"sink_id": "box", "sink_type": "sqlite", "sqlite": {"path": str(folder / "box.db")}, "schema_evolution": "alter"}
+    sink = {
+        "sink_id": "box",
+        "sink_type": "sqlite",
+        "sqlite": {"path": str(folder / "box.db")},
+        "schema_evolution": "alter",
+    }
     source = {"source_type": "mysql", **maria.settings(), "tables": [f"{maria.name}.orders"]}
     (folder / "pipeline.yaml").write_text(json.dumps({"pipeline_id": maria.name, "source": source, "sinks": [sink]}))
     platform = {"control": {"root": str(folder / "state")}, "spark": {"master": "local[2]"}}

@@ -108,6 +108,10 @@ def declared_decimal(parameters: Mapping[str, str]) -> tuple[str, str]:
     declared = parameters.get("__debezium.source.column.type", "")
     precision = int(parameters.get("__debezium.source.column.length", "0"))
     scale = int(parameters.get("__debezium.source.column.scale", "0"))
-    if re.fullmatch(r"_?(NUMERIC|DECIMAL)( UNSIGNED)?( ZEROFILL)?", declared) and 0 < precision <= MOST_DIGITS and 0 <= scale <= precision:
+    if (
+        re.fullmatch(r"_?(NUMERIC|DECIMAL)( UNSIGNED)?( ZEROFILL)?", declared)
+        and 0 < precision <= MOST_DIGITS
+        and 0 <= scale <= precision
+    ):
         return f"decimal({precision},{scale})", "decimal-text"
     return "string", ""

@@ -56,7 +56,8 @@ def open_ordered(rows: DataFrame, table: Table, epoch: int, max_bytes: int, orde
     key = ", ".join(f"{quoted(name)}: {raw_type(table.column(name))}" for name in table.keys)
     schema = (
         f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, lost array<string>, "
-        f"old_key struct<{key}>, source struct<{order.field}: {order.type}, ts_ms: bigint, snapshot: string>, _corrupt string"
+        f"old_key struct<{key}>, source struct<{order.field}: {order.type}, ts_ms: bigint, snapshot: string>, "
+        "_corrupt string"
     )
     options = {"columnNameOfCorruptRecord": "_corrupt"}
     message = F.when(F.octet_length("value") <= max_bytes, F.from_json(F.col("value").cast("string"), schema, options))

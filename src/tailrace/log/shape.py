@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from tailrace.core.convex import table_name
 from tailrace.core.table import Table
-from tailrace.envelopes import convex as convex_envelope
 from tailrace.envelopes import binlog, convex_rows, debezium
+from tailrace.envelopes import convex as convex_envelope
 from tailrace.envelopes import rows as landed_rows
 
 

@@ -394,4 +394,3 @@ def _resume(stand: Stand) -> Resume:
         f"{stand.commit} {stand.xid} {stand.lsn} {stand.count}",
         json.dumps({"lsn": place, "lsn_commit": place, "ts_usec": 0}, separators=(",", ":")),
     )
-

@@ -19,6 +19,7 @@ from tailrace.envelopes.rows import ARROW, SCHEMA_HEADER
 from tailrace.sources._debezium.jvm import Family, java
 from tailrace.sources._debezium.schema import table_of
 
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What the engine read, as log rows, and how far that is."""

@@ -78,7 +78,10 @@ POSTGRES = Family(
 MARIADB = Family(
     "tailrace.BinlogTrack",
     ("BinlogTrack.java", "Days.java", "History.java"),
-    ("io.debezium.connector.mariadb.jdbc.MariaDbValueConverters", "io.debezium.connector.binlog.jdbc.BinlogValueConverters"),
+    (
+        "io.debezium.connector.mariadb.jdbc.MariaDbValueConverters",
+        "io.debezium.connector.binlog.jdbc.BinlogValueConverters",
+    ),
     reader="io.debezium.connector.binlog.BinlogStreamingChangeEventSource",
     exact="tailrace.Days",
     class_path=_mariadb_jars,
