@@ -73,7 +73,8 @@ def statement_filter(tables: Collection[str]) -> str:
     It knows not all of the server's language, and halts where it should and cannot understand.
     """
     names = "|".join(sorted({_pattern(table.partition(".")[2]) for table in tables}))
-    others = rf"(?is)(?!.*(?<![A-Za-z0-9_])({names})(?![A-Za-z0-9_])){_FOR}(CREATE|ALTER|DROP|RENAME)\s[^`(]*?\b(TABLE|INDEX|SEQUENCE)\s.*"
+    named = rf"(?<![A-Za-z0-9_])({names})(?![A-Za-z0-9_])"
+    others = rf"(?is)(?!.*{named}){_FOR}(CREATE|ALTER|DROP|RENAME)\s[^`(]*?\b(TABLE|INDEX|SEQUENCE)\s.*"
     return ",".join((*_SILENT, others, f"(?is){replacing(tables)}"))
 
 
