@@ -20,6 +20,7 @@ from dev.services.registry import Registry
 from dev.services.s3 import S3
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.spark import session
+from tests.service.maria import Maria
 from tests.service.reading import Database
 from tests.sessions import SMALL
 
@@ -93,6 +94,16 @@ def connect(services: Group) -> Connect:
 def mariadb(services: Group) -> MariaDb:
     services.start("mariadb")
     return services.mariadb
+
+
+@pytest.fixture
+def maria(mariadb: MariaDb, tmp_path: Path) -> Iterator[Maria]:
+    name = f"m{next(_numbers)}"
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        connection.select_db(name)
+        yield Maria(mariadb, name, connection, tmp_path)
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
 @pytest.fixture(scope="session")

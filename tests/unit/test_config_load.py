@@ -154,11 +154,6 @@ def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
         ("sink_type: box", "sink_type: hollow", "error[unknown-type]: pipeline.yaml:8:16:"),
         (
             "source_type: shelf",
-            "source_type: mysql",
-            'error[not-available]: pipeline.yaml:3:16: source_type "mysql" is not in this release',
-        ),
-        (
-            "source_type: shelf",
             "source_type: ../x",
             'error[unknown-type]: pipeline.yaml:3:16: source_type "../x" is unknown',
         ),

@@ -29,9 +29,6 @@ class Kind(StrEnum):
         return "source_type" if self is Kind.SOURCE else "sink_type"
 
 
-_PLANNED = {(Kind.SOURCE, "mysql")}
-
-
 def available(kind: Kind) -> list[str]:
     """Return the types that this release has."""
     places = importlib.import_module(f"tailrace.{kind}").__path__
@@ -56,8 +53,6 @@ def _said(name: str, what: str) -> Any:
 def options_of(kind: Kind, name: str) -> type[BaseModel]:
     """Return the model of the settings of the type called `name`."""
     types = available(kind)
-    if (kind, name) in _PLANNED:
-        raise Misconfigured("not-available", f"{kind.key} {quoted(name)} is not in this release", _choice(name, types))
     if name not in types:
         raise Misconfigured("unknown-type", f"{kind.key} {quoted(name)} is unknown", _choice(name, types))
     try:

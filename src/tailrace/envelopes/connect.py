@@ -45,7 +45,7 @@ _SEMANTIC = SEMANTIC | {
     "org.apache.kafka.connect.data.Time": ("string", "time-millis"),
     "io.debezium.data.VariableScaleDecimal": ("string", "decimal-variable"),
 }
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 MOST_DIGITS = 38
 """The most digits that a decimal of Spark holds."""
@@ -71,7 +71,7 @@ def _column(table: str, field: Mapping[str, Any]) -> Column:
 
 def _type(field: Mapping[str, Any], what: str) -> tuple[str, str]:
     semantic, plain = str(field.get("name") or ""), str(field["type"])
-    if semantic == _DECIMAL:
+    if semantic == DECIMAL:
         return _decimal(field.get("parameters") or {})
     if semantic in _SEMANTIC:
         return _SEMANTIC[semantic]
@@ -108,6 +108,10 @@ def declared_decimal(parameters: Mapping[str, str]) -> tuple[str, str]:
     declared = parameters.get("__debezium.source.column.type", "")
     precision = int(parameters.get("__debezium.source.column.length", "0"))
     scale = int(parameters.get("__debezium.source.column.scale", "0"))
-    if re.fullmatch(r"_?(NUMERIC|DECIMAL)", declared) and 0 < precision <= MOST_DIGITS and 0 <= scale <= precision:
+    if (
+        re.fullmatch(r"_?(NUMERIC|DECIMAL)( UNSIGNED)?( ZEROFILL)?", declared)
+        and 0 < precision <= MOST_DIGITS
+        and 0 <= scale <= precision
+    ):
         return f"decimal({precision},{scale})", "decimal-text"
     return "string", ""

@@ -11,9 +11,13 @@ of key.
 The position of a Postgres change is its LSN. It is total per key: a change waits for the row lock, so
 two changes of one row never share an LSN, and the later one has the greater; rows of one bulk insert
 may share it but differ in key. Snapshot rows lie below every change of their epoch (see core.position).
+`envelopes.binlog` opens the same messages with places of another kind.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -28,13 +32,32 @@ _LOST = '" has a value that no column can hold'
 """Said of what the capture could not put into the message, such as an array of two dimensions."""
 
 
+@dataclass(frozen=True)
+class Order:
+    """Where a message names its place in the source's order."""
+
+    field: str
+    type: str
+    text: Callable[[Expression], Expression]
+    """Makes text of a fixed width of it; NULL if it is no place."""
+
+
+_LSN = Order("lsn", "bigint", lambda lsn: F.lpad(F.lower(F.hex(lsn)), 16, "0"))
+
+
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
     """Open the messages of one table; see the module for the columns that come out."""
+    return open_ordered(rows, table, epoch, max_bytes, _LSN)
+
+
+def open_ordered(rows: DataFrame, table: Table, epoch: int, max_bytes: int, order: Order) -> DataFrame:
+    """Open the messages of one table, whose places `order` finds."""
     image = ", ".join(f"{quoted(column.name)}: {raw_type(column)}" for column in table.columns)
     key = ", ".join(f"{quoted(name)}: {raw_type(table.column(name))}" for name in table.keys)
     schema = (
         f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, lost array<string>, "
-        f"old_key struct<{key}>, source struct<lsn: bigint, ts_ms: bigint, snapshot: string>, _corrupt string"
+        f"old_key struct<{key}>, source struct<{order.field}: {order.type}, ts_ms: bigint, snapshot: string>, "
+        "_corrupt string"
     )
     options = {"columnNameOfCorruptRecord": "_corrupt"}
     message = F.when(F.octet_length("value") <= max_bytes, F.from_json(F.col("value").cast("string"), schema, options))
@@ -52,13 +75,13 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> Data
     }
     return images.select(
         op.alias("_cdc_op"),
-        _position(op, epoch).alias("_cdc_position"),
+        _position(op, epoch, order).alias("_cdc_position"),
         F.timestamp_millis("m.source.ts_ms").alias("_cdc_changed_at"),
         F.col("topic").alias("_cdc_topic"),
         F.col("partition").alias("_cdc_partition"),
         F.col("offset").alias("_cdc_offset"),
         F.coalesce(F.col("m.unchanged"), F.array().cast("array<string>")).alias("_cdc_unchanged"),
-        _problem(table, values, max_bytes).alias("_cdc_problem"),
+        _problem(table, values, max_bytes, order).alias("_cdc_problem"),
         F.when(F.col("m.old_key").isNotNull(), F.struct(*map(_old_key, keys))).alias("_cdc_old_key")
         if (keys := [table.column(name) for name in table.keys])
         else F.lit(None).alias("_cdc_old_key"),
@@ -70,18 +93,21 @@ def _old_key(key: Column) -> Expression:
     return decode(key.encoding, key.type)(F.col(f"m.old_key.{quoted(key.name)}")).alias(key.name)
 
 
-def _position(op: Expression, epoch: int) -> Expression:
+def _position(op: Expression, epoch: int, order: Order) -> Expression:
     snapshot = F.coalesce(F.col("m.source.snapshot"), F.lit("false")) != "false"
     phase = (
         F.when((op == Op.TRUNCATE.value) & snapshot, Phase.RESET.value)
         .when(op == Op.READ.value, Phase.SNAPSHOT.value)
         .otherwise(Phase.CHANGE.value)
     )
-    place = F.lpad(F.lower(F.hex(F.col("m.source.lsn"))), 16, "0")
-    return F.concat(F.lit(f"{epoch:04x}."), phase.cast("string"), F.lit("."), place)
+    return F.concat(F.lit(f"{epoch:04x}."), phase.cast("string"), F.lit("."), _place(order))
 
 
-def _problem(table: Table, values: dict[str, Expression], max_bytes: int) -> Expression:
+def _place(order: Order) -> Expression:
+    return order.text(F.col(f"m.source.{order.field}"))
+
+
+def _problem(table: Table, values: dict[str, Expression], max_bytes: int, order: Order) -> Expression:
     """Why this message cannot be read: the first reason found, or NULL."""
     image = F.when(F.col("m.op") == Op.DELETE.value, F.col("m.before").isNull()).otherwise(F.col("m.after").isNull())
     problem = (
@@ -89,7 +115,7 @@ def _problem(table: Table, values: dict[str, Expression], max_bytes: int) -> Exp
         .when(F.col("_bytes").isNull(), "no-value: the message is empty")
         .when(F.col("m._corrupt").isNotNull() | F.col("m.op").isNull(), "malformed: not a message of this table")
         .when(~F.col("m.op").isin([op.value for op in Op]), F.concat(F.lit("unknown-op: "), F.col("m.op")))
-        .when(F.col("m.source.lsn").isNull(), "missing-position: the message has no source.lsn")
+        .when(_place(order).isNull(), f"missing-position: the message has no source.{order.field}")
         .when((F.col("m.op") != Op.TRUNCATE.value) & image, "missing-image: the message has no row")
         .when(F.size("m.lost") > 0, F.concat(F.lit('bad-value: column "'), F.col("m.lost")[0], F.lit(_LOST)))
     )

@@ -8,7 +8,7 @@ itself knows only files, offsets and checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from tailrace.core.convex import table_name
 from tailrace.core.table import Table
+from tailrace.envelopes import binlog, convex_rows, debezium
 from tailrace.envelopes import convex as convex_envelope
-from tailrace.envelopes import convex_rows, debezium
 from tailrace.envelopes import rows as landed_rows
 
 
@@ -165,4 +165,6 @@ def convex(topic_prefix: str) -> Shape:
 
 def of(envelope: str, topic_prefix: str) -> Shape:
     """Return the shape of the rows that a source hands over, by the name of their envelope."""
-    return convex(topic_prefix) if envelope == "convex" else LIKE_KAFKA
+    if envelope == "convex":
+        return convex(topic_prefix)
+    return replace(LIKE_KAFKA, envelope=binlog) if envelope == "binlog" else LIKE_KAFKA

@@ -59,6 +59,15 @@ class Growing(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A source that keeps something of its own beside the checkpoint."""
+
+    def remember_in(self, folder: Path) -> None:
+        """Keep it in `folder`; called before anything is read."""
+        ...
+
+
 class Pumped:
     """A source and its landed log; see `runtime.inlet.Inlet` for what each method promises."""
 
@@ -132,15 +141,15 @@ class Pumped:
 
     def open_source(self, epoch: int) -> Database:
         """Return the source, for a life of this `epoch`; nothing is connected yet."""
-        return cast(
-            Database,
-            self._module().open_source(
-                self._pipeline.source.options,
-                pipeline_id=self._pipeline.pipeline_id,
-                topic_prefix=self._pipeline.topic_prefix,
-                epoch=epoch,
-            ),
+        source = self._module().open_source(
+            self._pipeline.source.options,
+            pipeline_id=self._pipeline.pipeline_id,
+            topic_prefix=self._pipeline.topic_prefix,
+            epoch=epoch,
         )
+        if isinstance(source, Remembering):
+            source.remember_in(self._folder)
+        return cast(Database, source)
 
     def _log(self, life: Life) -> LandedLog:
         shape = shapes.of(getattr(self._module(), "ENVELOPE", "debezium"), self._pipeline.topic_prefix)

@@ -6,15 +6,11 @@ engine never retries and never re-creates anything by itself; the runtime decide
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
-from tailrace.envelopes.rows import ARROW
 from tailrace.sources._debezium.engine import Cause
 from tailrace.sources._postgres_server import MESSAGE
 
@@ -102,26 +98,6 @@ def _database(options: Options, tables: Iterable[str]) -> dict[str, str]:
         "publication.name": options.publication_name,
         "table.include.list": ",".join(re.sub(r"([^A-Za-z0-9_])", r"\\\1", table) for table in tables),
     }
-
-
-def reset_rows(topic_prefix: str, tables: Mapping[str, object]) -> pa.Table:
-    """Return one row per table that says: what the target has of it is void, the snapshot starts it anew."""
-    value = json.dumps(
-        {"op": "t", "before": None, "after": None, "source": {"lsn": 0, "ts_ms": 0, "snapshot": True}},
-        separators=(",", ":"),
-    )
-    count = len(tables)
-    schema = pa.schema([ARROW.field(name) for name in ("topic", "key", "value", "timestamp", "headers")])
-    columns = [
-        [f"{topic_prefix}.{table}" for table in tables],
-        [None] * count,
-        [value.encode()] * count,
-        [0] * count,
-        [[] for _ in tables],
-    ]
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
 
 
 _LOST = re.compile(

@@ -9,6 +9,7 @@ to the last whole transaction that was acknowledged, never beyond. See `_debeziu
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,9 +24,11 @@ from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.core.table import Table
 from tailrace.sources import _postgres_server as server
-from tailrace.sources._debezium.engine import Batch, Engine
+from tailrace.sources._debezium.engine import Batch, Engine, Resume
+from tailrace.sources._debezium.jvm import POSTGRES
+from tailrace.sources._debezium.log_rows import no_rows, reset_rows
 from tailrace.sources._debezium.stand import Stand, lsn_text, stand_at
-from tailrace.sources._postgres_engine import connector_config, engine_config, failed, reset_rows
+from tailrace.sources._postgres_engine import connector_config, engine_config, failed
 
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 Qualified = Annotated[str, Field(pattern=r"^[^.]+\..+$")]
@@ -210,7 +213,7 @@ class PostgresSource:
             start = None if snapshot else Stand(self._own_slot(database))
         noted = Tailing(origin, start.place()) if start else Snapshotting(origin, lsn_text(0), "0")
         if noted != since:
-            yield Page(_no_rows(), since, noted)
+            yield Page(no_rows(), since, noted)
         yield from self._read(tables, origin, noted, start, goal, waiting=frozenset(tables))
 
     def _resume(self, since: Tailing, goal: int | None) -> Iterator[Page[pa.Table]]:
@@ -313,7 +316,7 @@ class PostgresSource:
         config = engine_config(
             self._options, list(tables), self._batch_rows, self._heartbeat_seconds, fresh=resume is None
         )
-        engine = Engine(config, self._topic_prefix, tables, resume)
+        engine = Engine(POSTGRES, config, self._topic_prefix, tables, _resume(resume) if resume else None)
         start: int | None = None
         try:
             while not self._closing.is_set():
@@ -327,7 +330,7 @@ class PostgresSource:
                 if start is None:
                     start = self._start_of(resume)
                     if resume is None and self._epoch > 1:
-                        rows = pa.concat_tables([reset_rows(self._topic_prefix, tables), rows])
+                        rows = pa.concat_tables([reset_rows(self._topic_prefix, tables, {"lsn": 0}), rows])
                 checkpoint = _checkpoint(origin, batch, start)
                 waiting = waiting - {table.name for table in batch.schemas.values()}
                 empty: dict[str, Table] = {}
@@ -372,13 +375,22 @@ class PostgresSource:
 def _checkpoint(origin: str, batch: Batch, start: int) -> Checkpoint:
     if not batch.snapshot_done:
         return Snapshotting(origin, lsn_text(start), str(batch.snapshot_rows))
-    stand = batch.stand
+    stand = _stand(batch)
     return Tailing(origin, Stand(max(stand.commit, start), stand.xid, stand.lsn, stand.count).place())
 
 
 def _passed(batch: Batch, start: int, goal: int) -> bool:
-    return max(batch.stand.commit, start) >= goal or batch.message >= goal
+    return max(_stand(batch).commit, start) >= goal or batch.message >= goal
 
 
-def _no_rows() -> pa.Table:
-    return reset_rows("", {})
+def _stand(batch: Batch) -> Stand:
+    commit, xid, lsn, count = map(int, batch.stand.split())
+    return Stand(commit, xid, lsn, count) if xid else Stand(commit)
+
+
+def _resume(stand: Stand) -> Resume:
+    place = stand.commit
+    return Resume(
+        f"{stand.commit} {stand.xid} {stand.lsn} {stand.count}",
+        json.dumps({"lsn": place, "lsn_commit": place, "ts_usec": 0}, separators=(",", ":")),
+    )

@@ -46,9 +46,9 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def locked() -> tuple[Jar, ...]:
-    """Return the jars of the committed lock."""
-    lines = files("tailrace.spark").joinpath("jars.lock").read_text("utf-8").splitlines()
+def locked(package: str = "tailrace.spark") -> tuple[Jar, ...]:
+    """Return the jars of the committed lock of `package`; that of Spark itself unless told otherwise."""
+    lines = files(package).joinpath("jars.lock").read_text("utf-8").splitlines()
     return tuple(Jar(*line.split()) for line in lines if line and not line.startswith("#"))
 
 

@@ -26,6 +26,8 @@ import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
+import org.apache.kafka.connect.data.Decimal;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.data.SchemaBuilder;
@@ -110,18 +112,17 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
     public List descriptions = new ArrayList();
     public boolean snapshotDone;
     public long snapshotRows;
-    public long commit, xid, lsn, count;
-    public long messageLsn;
     public long received;
 
-    private long skipXid, skipLsn, skipCount;
+    private final Track track;
 
     /** The first half of a changed key, kept back until the second half can be in the same page. */
     private SourceRecord held;
 
     /** `keysOf` names the tables to read, each with the list of its key columns. */
-    public Consumer(String prefix, String unavailable, Map keysOf) throws IOException {
+    public Consumer(String prefix, String unavailable, Map keysOf, Track track) throws IOException {
         this.prefix = prefix;
+        this.track = track;
         this.unavailable = unavailable;
         this.unavailableBytes = unavailable.getBytes(StandardCharsets.UTF_8);
         this.keysOf = keysOf;
@@ -142,13 +143,9 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         this.valueWriter.setRootValueSeparator(null);
     }
 
-    /** Say where the engine resumes: transactions up to `commit` are done, and `count` events at `lsn` of `xid`. */
-    public void resume(long commit, long xid, long lsn, long count) {
+    /** Say that the engine resumes behind a snapshot; the track knows where. */
+    public void resume() {
         this.snapshotDone = true;
-        this.commit = commit;
-        this.skipXid = xid;
-        this.skipLsn = lsn;
-        this.skipCount = count;
     }
 
     public void start(DebeziumEngine engine) {
@@ -240,8 +237,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         descriptions = new ArrayList();
         if (last != null && place.longValue() >= 0) {
             DebeziumEngine.Offsets offsets = committer.buildOffsets();
-            offsets.set("lsn", place);
-            offsets.set("lsn_commit", place);
+            track.mark(offsets, place);
             committer.markProcessed(last, offsets);
             committer.markBatchFinished();
         }
@@ -255,7 +251,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
 
     private void pack(List records) throws IOException {
         if (Tripwire.lost != null) {
-            throw new IllegalStateException("a value cannot be carried: " + Tripwire.lost);
+            throw new IllegalStateException("something cannot be carried: " + Tripwire.lost);
         }
         rows = 0;
         keys.reset();
@@ -308,73 +304,34 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         Struct value = (Struct) record.value();
         Map offset = record.sourceOffset();
         if (layout.role == HEARTBEAT) {
-            Object running = offset.get("snapshot");
-            boolean over = running == null || Boolean.TRUE.equals(offset.get("snapshot_completed"));
-            if (over) {
+            if (track.streaming(offset)) {
                 snapshotDone = true;
-                advance(offset);
+                track.advance(offset);
             }
             return;
         }
         Struct source = (Struct) value.get(layout.source);
         String op = (String) value.get(layout.op);
         boolean snapshot = "r".equals(op);
-        Long place = source.getInt64("lsn");
         if (snapshot) {
             snapshotRows++;
+            track.snapshot(offset);
             Object marker = source.get("snapshot");
             if ("last".equals(marker)) {
                 snapshotDone = true;
             }
         } else {
             snapshotDone = true;
-            advance(offset);
+            track.advance(offset);
         }
         if (layout.role == MESSAGE) {
-            Struct message = value.getStruct("message");
-            if ("tailrace".equals(message.getString("prefix"))) {
-                messageLsn = Math.max(messageLsn, place.longValue());
-            }
-            Long writer = source.getInt64("txId");
-            // Another transaction has begun, so the one we were in is complete; its commit is in `offset`.
-            if (writer != null && writer.longValue() != xid) {
-                xid = 0;
-            }
+            track.message(value, source);
             return;
         }
-        if (layout.role == OTHER || (!snapshot && seen(source.getInt64("txId"), place.longValue()))) {
+        if (layout.role == OTHER || (!snapshot && track.seen(source, offset))) {
             return;
         }
         write(record, layout, value, source, op, snapshot);
-    }
-
-    private void advance(Map offset) {
-        Number done = (Number) offset.get("lsn_commit");
-        if (done != null && done.longValue() > commit) {
-            commit = done.longValue();
-            xid = 0;
-            lsn = 0;
-            count = 0;
-            skipXid = 0;
-        }
-    }
-
-    private boolean seen(Long writer, long place) {
-        long transaction = writer == null ? -1 : writer.longValue();
-        if (transaction == xid && place == lsn) {
-            count++;
-        } else {
-            xid = transaction;
-            lsn = place;
-            count = 1;
-        }
-        if (skipXid == 0) {
-            return false;
-        }
-        if (transaction != skipXid) {
-            throw new IllegalStateException("transaction " + transaction + " came where " + skipXid + " was expected");
-        }
-        return place < skipLsn || (place == skipLsn && count <= skipCount);
     }
 
     private void write(SourceRecord record, Layout layout, Struct value, Struct source, String op, boolean snapshot)
@@ -398,11 +355,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
             writeRow(out, layout.key, (Struct) old.value(), null);
         }
         out.writeObjectFieldStart("source");
-        out.writeNumberField("lsn", source.getInt64("lsn").longValue());
-        Long transaction = source.getInt64("txId");
-        if (transaction != null) {
-            out.writeNumberField("txId", transaction.longValue());
-        }
+        track.write(out, source, record.sourceOffset());
         out.writeNumberField("ts_ms", source.getInt64("ts_ms").longValue());
         if (snapshot) {
             out.writeBooleanField("snapshot", true);
@@ -449,7 +402,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         for (int i = 0; i < layout.columns.length; i++) {
             // Connect's plain get would put the column's default in the place of a NULL.
             Object value = row.getWithoutDefault(layout.columns[i].name());
-            if (value == Exact.LOST) {
+            if (value == Known.LOST) {
                 lost.add(layout.names[i]);
                 value = null;
             } else if (value != null && layout.kinds[i] >= TEXT && isUnavailable(layout.kinds[i], value)) {
@@ -458,7 +411,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
                     unchanged.add(layout.names[i]);
                     continue;
                 }
-                if (value == Exact.LOST) {
+                if (value == Known.LOST) {
                     lost.add(layout.names[i]);
                     value = null;
                 }
@@ -518,7 +471,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
                 out.writeString(value.toString());
                 break;
             case DECIMAL:
-                out.writeString(decimal(value.toString()));
+                out.writeString(value instanceof BigDecimal ? ((BigDecimal) value).toPlainString() : decimal(value.toString()));
                 break;
             case BINARY:
                 out.writeBinary(bytes(value));
@@ -636,7 +589,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         layout.before = schema.field("before");
         layout.after = schema.field("after");
         Struct source = ((Struct) record.value()).getStruct("source");
-        String table = source.getString("schema") + "." + source.getString("table");
+        String table = track.table(source);
         List keys = (List) keysOf.get(table);
         layout.role = keys == null ? OTHER : ROW;
         columns(layout, layout.after.schema());
@@ -657,7 +610,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
     }
 
     /** Describe a table that no row has come of, from what the engine knows; null if it has not met the table. */
-    public String table(Exact.Known known, String table) throws IOException {
+    public String table(Known known, String table) throws IOException {
         Map columns = known.columns(table);
         if (columns == null) {
             return null;
@@ -674,7 +627,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         return description(table, layout, keys);
     }
 
-    private static void columns(Layout layout, Schema schema) {
+    private void columns(Layout layout, Schema schema) {
         List fields = schema.fields();
         int size = fields.size();
         layout.columns = new Field[size];
@@ -690,7 +643,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         }
     }
 
-    private static int kind(Schema schema) {
+    private int kind(Schema schema) {
         Schema.Type type = schema.type();
         if (type == Schema.Type.INT8 || type == Schema.Type.INT16 || type == Schema.Type.INT32 || type == Schema.Type.INT64) {
             return NUMBER;
@@ -699,25 +652,14 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         } else if (type == Schema.Type.BOOLEAN) {
             return BOOL;
         } else if (type == Schema.Type.STRING) {
-            return "NUMERIC".equals(declared(schema)) ? DECIMAL : TEXT;
+            return "NUMERIC".equals(Track.declared(schema)) ? DECIMAL : TEXT;
         } else if (type == Schema.Type.BYTES) {
-            return isText(schema) ? TEXT_BYTES : BINARY;
+            return Decimal.LOGICAL_NAME.equals(schema.name()) ? DECIMAL : track.isText(schema) ? TEXT_BYTES : BINARY;
         } else if (type == Schema.Type.ARRAY) {
             int element = kind(schema.valueSchema());
             return element == ARRAY ? NESTED : ARRAY;
         }
         return NESTED;
-    }
-
-    // A type that the engine does not know arrives as the bytes of its text.
-    private static boolean isText(Schema schema) {
-        Object declared = declared(schema);
-        return declared != null && schema.name() == null && !"BYTEA".equals(declared) && !"_BYTEA".equals(declared);
-    }
-
-    private static Object declared(Schema schema) {
-        Map parameters = schema.parameters();
-        return parameters == null ? null : parameters.get("__debezium.source.column.type");
     }
 
     private String description(String table, Layout layout, List keys) throws IOException {
@@ -774,11 +716,10 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
     /** The engine's offsets, begun with the place that the reader's checkpoint names and forgotten at the end. */
     public static class Offsets extends MemoryOffsetBackingStore {
         public void configure(WorkerConfig config) {
-            Object place = config.originals().get("tailrace.place");
-            if (place != null) {
+            Object offset = config.originals().get("tailrace.offset");
+            if (offset != null) {
                 String key = "[\"" + config.originals().get("name") + "\",{\"server\":\"" + config.originals().get("topic.prefix") + "\"}]";
-                String value = "{\"lsn\":" + place + ",\"lsn_commit\":" + place + ",\"ts_usec\":0}";
-                data.put(ByteBuffer.wrap(key.getBytes(StandardCharsets.UTF_8)), ByteBuffer.wrap(value.getBytes(StandardCharsets.UTF_8)));
+                data.put(ByteBuffer.wrap(key.getBytes(StandardCharsets.UTF_8)), ByteBuffer.wrap(((String) offset).getBytes(StandardCharsets.UTF_8)));
             }
         }
 
@@ -787,33 +728,42 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         }
     }
 
-    /** Remembers the engine's warning that it puts null for a value it cannot convert, so that no row passes so. */
+    /** Remembers that the engine said that it lets something go, so that no row passes behind it. */
     public static class Tripwire extends AbstractAppender {
         static volatile String lost = null;
+        private static volatile Pattern watched = null;
 
         public Tripwire() {
             super("tripwire", null, null, true, new Property[0]);
         }
 
-        public static void install() {
-            lost = null;
+        /** Listen to the logger called `name`, and to nothing else of the engine. */
+        public static void install(String name, boolean details) {
             Tripwire wire = new Tripwire();
             wire.start();
-            LoggerContext context = (LoggerContext) LogManager.getContext(ClassLoader.getSystemClassLoader(), false);
-            String name = "io.debezium.connector.postgresql.PostgresValueConverter";
-            LoggerConfig logger = new LoggerConfig(name, Level.WARN, false);
-            logger.addAppender(wire, Level.WARN, null);
+            LoggerContext context = (LoggerContext) LogManager.getContext(DebeziumEngine.class.getClassLoader(), false);
+            Level level = details ? Level.DEBUG : Level.WARN;
+            LoggerConfig logger = new LoggerConfig(name, level, false);
+            logger.addAppender(wire, level, null);
             context.getConfiguration().addLogger(name, logger);
             context.updateLoggers();
         }
 
-        public static void reset() {
+        /** Forget what was heard; of the statements that the engine leaves out, those that `pattern` matches count. */
+        public static void reset(String pattern) {
             lost = null;
+            watched = pattern.isEmpty() ? null : Pattern.compile(pattern, Pattern.CASE_INSENSITIVE | Pattern.DOTALL);
         }
 
         public void append(LogEvent event) {
-            if (event.getMessage().getFormat().startsWith("Unexpected value")) {
+            String said = event.getMessage().getFormat();
+            if (said.startsWith("Unexpected value") || said.startsWith("Received DML")) {
                 lost = event.getMessage().getFormattedMessage();
+            } else if (watched != null && said.startsWith("DDL '{}' was filtered")) {
+                Object[] parts = event.getMessage().getParameters();
+                if (parts.length > 0 && watched.matcher(String.valueOf(parts[0])).matches()) {
+                    lost = event.getMessage().getFormattedMessage();
+                }
             }
         }
     }

@@ -21,10 +21,7 @@ import java.time.format.DateTimeFormatter;
 import java.util.ArrayList;
 import java.util.Calendar;
 import java.util.GregorianCalendar;
-import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Properties;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
@@ -40,9 +37,6 @@ import org.apache.kafka.connect.data.SchemaBuilder;
  */
 public class Exact implements CustomConverter {
 
-    /** Stands for a value that cannot be carried; it is told from other empty lists by identity. */
-    public static final List LOST = new ArrayList();
-
     private static final String DATE = "io.debezium.time.Date";
     private static final String TIMESTAMP = "io.debezium.time.MicroTimestamp";
     private static final String ZONED = "io.debezium.time.ZonedTimestamp";
@@ -52,49 +46,12 @@ public class Exact implements CustomConverter {
     private static final long INFINITE_TIME = Long.MAX_VALUE;
     private static final LocalDate SWITCH = LocalDate.of(1582, 10, 15);
     private static final DateTimeFormatter ISO = DateTimeFormatter.ofPattern("uuuu-MM-dd'T'HH:mm:ss.SSSSSS'Z'");
-    private static final Map ENGINES = new HashMap();
 
     private PostgresValueConverter engine;
     private Known known;
 
-    /** What an engine was started with, and the columns of its tables as far as it has met them. */
-    public static final class Known {
-        final Properties settings;
-        private final Map tables = new HashMap();
-
-        public Known(Properties settings) {
-            this.settings = settings;
-        }
-
-        private synchronized void put(String table, String column, Schema schema) {
-            Map columns = (Map) tables.get(table);
-            // The engine goes through the columns of a table in one turn, and does so again when one has changed.
-            if (columns == null || columns.containsKey(column)) {
-                columns = new LinkedHashMap();
-                tables.put(table, columns);
-            }
-            columns.put(column, schema);
-        }
-
-        public synchronized Map columns(String table) {
-            Map columns = (Map) tables.get(table);
-            return columns == null ? null : new LinkedHashMap(columns);
-        }
-    }
-
-    /** Keep what is known of an engine that is about to start, under the name that its property `exact.engine` says. */
-    public static synchronized Known announce(String name, Properties settings) {
-        Known known = new Known(settings);
-        ENGINES.put(name, known);
-        return known;
-    }
-
-    private static synchronized Known met(String name) {
-        return (Known) ENGINES.remove(name);
-    }
-
     public void configure(Properties own) {
-        known = met(own.getProperty("engine"));
+        known = Known.met(own.getProperty("engine"));
         PostgresConnectorConfig config = new PostgresConnectorConfig(Configuration.from(known.settings));
         engine = PostgresValueConverter.of(
             config, StandardCharsets.UTF_8, PostgresConnection.createTypeRegistry(config.getJdbcConfig()));
@@ -158,12 +115,12 @@ public class Exact implements CustomConverter {
         private Object array(Object value) {
             List texts = elements(value.toString());
             if (texts == null) {
-                return LOST;
+                return Known.LOST;
             }
             boolean time = DATE.equals(semantic) || TIMESTAMP.equals(semantic) || ZONED.equals(semantic);
             if (!time && !number) {
                 List made = (List) own.convert(value);
-                return made == null || made.size() != texts.size() ? LOST : made;
+                return made == null || made.size() != texts.size() ? Known.LOST : made;
             }
             ArrayList made = new ArrayList();
             for (int i = 0; i < texts.size(); i++) {

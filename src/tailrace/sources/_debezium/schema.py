@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace.core.table import Column, Scalar, Table
-from tailrace.envelopes.connect import PLAIN, SEMANTIC, declared_decimal
+from tailrace.envelopes.connect import DECIMAL, PLAIN, SEMANTIC, declared_decimal
 
 
 def table_of(described: Mapping[str, Any]) -> Table:
@@ -30,6 +30,9 @@ def _type(described: Mapping[str, Any], parameters: Mapping[str, str]) -> tuple[
     if element := described.get("element"):
         kind, encoding = _type(element, {**parameters, **element.get("parameters", {})})
         return f"array<{kind}>", f"array:{encoding}" if encoding else ""
+    if described["semantic"] == DECIMAL:
+        # Of the embedded engine only numbers without a sign come so, which a bigint does not hold.
+        return "decimal(20,0)", "decimal-text"
     if semantic := SEMANTIC.get(described["semantic"]):
         return semantic
     kind = PLAIN.get(str(described["type"]).lower(), "string")
