@@ -67,7 +67,7 @@ def silver_of(landed: LandedTables) -> list[Silver]:
     chosen = [
         table
         for table in sorted(landed.shapes)
-        if _matches(table, options.silver_include) and not _matches(table, options.silver_exclude)
+        if _matches(table, options.silver_include or ("*",)) and not _matches(table, options.silver_exclude)
     ]
     for table in options.silver_names:
         if table not in landed.shapes:

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from tailrace.core import convex
 from tailrace.core.change import Op
 from tailrace.core.convex import Kind
-from tailrace.core.errors import Halt
 from tailrace.core.position import Phase
 from tailrace.core.table import Column, Table
 from tailrace.envelopes._values import quoted
@@ -31,8 +30,11 @@ ABSENT = "absent"
 ONLY, TEXT_OF = "only:", "text-of:"
 """Begin the encodings of two columns that share a field: one has the values of its kind only, one has all as text."""
 
-TWIN = "__text"
-"""Ends the name of the second of the two."""
+
+def twin(field: str) -> str:
+    """Return the name of the second of the two: that of no field, for those of a document do not begin so."""
+    return f"_text_{field}"
+
 
 _RAW = {
     Kind.BOOLEAN: "boolean",
@@ -67,7 +69,7 @@ def together(schemas: Sequence[Table], have: Table | None) -> Table:
 def side_by_side(schemas: Sequence[Table], have: Table | None) -> Table:
     """Return the one shape of all `schemas` for a target whose columns keep their types for good.
 
-    A field that turns out to hold more than its column can gets a second one, `<field>__text`. From then on that one
+    A field that turns out to hold more than its column can gets a second one, `_text_<field>`. From then on that one
     has every value as text, and the first one those of its own kind.
     """
     fields = convex.all_fields(convex.fields_in(schema) for schema in schemas)
@@ -78,19 +80,11 @@ def side_by_side(schemas: Sequence[Table], have: Table | None) -> Table:
         name, old = column.name, stored.get(column.name, column.type)
         if old == "string" != column.type:
             columns.append(Column(name, old, encoding=Kind.TEXT.value))
-        elif old == column.type and f"{name}{TWIN}" not in stored:
+        elif old == column.type and twin(name) not in stored:
             columns.append(column)
         else:
             columns.append(Column(name, old, encoding=f"{ONLY}{convex.kind_stored(old)}"))
-            columns.append(Column(f"{name}{TWIN}", "string", encoding=f"{TEXT_OF}{name}"))
-    twins = {column.name for column in columns if column.encoding.startswith(TEXT_OF)}
-    if taken := twins & set(shape.names()):
-        raise Halt(
-            "type-changed",
-            f'a field of table "{shape.name}" holds values of another type now, and column "{min(taken)}", which '
-            "they would stand in, is a field of its own",
-            "Leave one of the two out with selection, or rename it in the source.",
-        )
+            columns.append(Column(twin(name), "string", encoding=f"{TEXT_OF}{name}"))
     known = {column.name for column in columns}
     absent = (Column(name, kind, encoding=ABSENT) for name, kind in stored.items() if name not in known)
     return Table(shape.name, (*columns, *absent), shape.keys)

@@ -252,8 +252,8 @@ class LandedLog:
         # Asked for before the end of the log: a page that is appended in between is not said to be reached.
         at = self._at
         files = self._visible()
-        if offset == (files[-1].last if files else -1):
-            return at if not isinstance(at, Snapshotting) or not files else self._footer(files[-1]).checkpoint
+        if offset == (files[-1].last if files else -1) and not isinstance(at, Snapshotting):
+            return at
         return next((self._footer(file).checkpoint for file in reversed(files) if file.last == offset), None)
 
     def begins(self) -> int:

@@ -87,7 +87,9 @@ class LandingFold(Fold):
         """Say in the control table how far the source had been read."""
         checkpoint = self._log.reached(upto) if isinstance(self._log, Landed) else None
         if checkpoint is not None:
+            failpoint("C71")
             self._landing.note(checkpoint)
+            failpoint("C72")
 
     @property
     def _landing(self) -> Landing:
@@ -97,7 +99,7 @@ class LandingFold(Fold):
         """Return how the fields go into the table: new ones are added, and no type ever changes."""
         if have is not None:
             self._refuse_drift(choice.table, NOTES)
-        chosen = {*choice.columns, *(f"{name}{envelope.TWIN}" for name in choice.columns)}
+        chosen = {*choice.columns, *map(envelope.twin, choice.columns)}
         kept = (c for c in shape.columns if c.name not in _OWN and (not chosen or c.name in chosen))
         strict = Evolution.FAIL if self._rules.evolution is Evolution.FAIL else Evolution.ALTER
         fitted = fit(have, Table(choice.table, tuple(kept), ()), strict)

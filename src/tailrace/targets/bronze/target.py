@@ -37,8 +37,8 @@ class Options(BaseModel):
     """A folder or object-store prefix: each table is a folder in it."""
     catalog: str = ""
     """A schema (`schema` or `catalog.schema`) to hold the tables, instead of `path`."""
-    silver_include: tuple[str, ...] = Field(default=("*",), min_length=1)
-    """Which tables `cdc databricks bundle` makes silver tables of: names or patterns with `*`."""
+    silver_include: tuple[str, ...] = ()
+    """Which tables `cdc databricks bundle` makes silver tables of: names or patterns with `*`; all if unset."""
     silver_exclude: tuple[str, ...] = ()
     """Which of them it leaves out."""
     silver_names: dict[str, str] = Field(default_factory=dict)
