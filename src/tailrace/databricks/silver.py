@@ -29,10 +29,13 @@ class Silver:
     name: str
     fields: tuple[str, ...]
     keys: tuple[str, ...] = (convex.ID,)
-    sequence_by: str = "_cdc_sequence_num"
-    deleted_when: str = "_cdc_is_deleted"
-    left_out: tuple[str, ...] = ("_cdc_sequence_num", "_cdc_is_deleted")
-    """What the flow needs and the table does not keep."""
+    sequence_by: str = "_sequence_num"
+    deleted_when: str = "_is_deleted"
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the flow needs and the table does not keep; no field of a document is called so."""
+        return self.sequence_by, self.deleted_when
 
     def selected(self) -> list[str]:
         """Return the columns of the changes, as expressions over the bronze table."""
@@ -40,7 +43,8 @@ class Silver:
             f"{quote('_cdc_document_id')} AS {quote(convex.ID)}",
             *map(quote, self.fields),
             f"{quote('_cdc_creation_time')} AS {quote(convex.CREATED)}",
-            *map(quote, self.left_out),
+            f"{quote('_cdc_sequence_num')} AS {self.sequence_by}",
+            f"{quote('_cdc_is_deleted')} AS {self.deleted_when}",
         ]
 
     def sql(self) -> str:

@@ -11,9 +11,9 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -39,6 +39,14 @@ _RECENT = 20
 """How many commits are looked at for the mark, before all are: those of others lie in between."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was found of the table, or written to it: nobody else does. After any failure it is looked at anew."""
+
+    properties: dict[str, str]
+    mark: Mark | None
+
+
 class BronzeTable:
     """The events of one source table; used by one thread at a time."""
 
@@ -49,16 +57,18 @@ class BronzeTable:
         # Names and values come from outside: "${...}" in them is text.
         self._session.conf.set("spark.sql.variable.substitute", "false")
         self._session.conf.set("spark.sql.adaptive.enabled", "false")
+        self._seen: _Seen | None = None
 
     def mark(self) -> Mark | None:
         """Return what the rows include, also when an earlier change log brought them."""
         with self._doing("reading the mark"):
-            return self._mark() if self._properties() is not None else None
+            found = self._open()
+            return found.mark if found else None
 
     def have(self) -> Table | None:
         """Return the columns for fields of documents; `None` if the table does not exist."""
         with self._doing("reading the schema"):
-            if self._properties() is None:
+            if self._open() is None:
                 return None
             fields = (field for field in self.rows().schema if not field.name.startswith(RESERVED))
             return Table(self._owner[2], tuple(Column(f.name, kind_of(f.dataType)) for f in fields), ())
@@ -66,7 +76,8 @@ class BronzeTable:
     def notes(self) -> dict[str, str]:
         """Return what was to be remembered with the table when it was created."""
         with self._doing("reading the notes"):
-            return dict(json.loads((self._properties() or {}).get(columns.KEYS[1], "{}")))
+            found = self._open()
+            return dict(json.loads(found.properties.get(columns.KEYS[1], "{}"))) if found else {}
 
     def rows(self) -> DataFrame:
         """Return the events as stored."""
@@ -76,13 +87,12 @@ class BronzeTable:
         """Create the table or add what it has no column for; a step that was done already is not done again."""
         failpoint("C20")
         with self._doing("changing the table"):
-            if self._properties() is None:
+            if self._open() is None:
                 owner, notes = columns.owner_of(*self._owner), json.dumps(dict(change.notes))
                 self._session.sql(columns.create_statement(self._place.sql, change.table, owner, notes))
-            else:
+            elif change.add:
                 have = set(self.rows().columns)
-                missing = [c for c in change.add if c.name not in have]
-                if missing:
+                if missing := [c for c in change.add if c.name not in have]:
                     listed = ", ".join(f"{quote(c.name)} {c.type}" for c in missing)
                     self._session.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({listed})")
         failpoint("C21")
@@ -90,8 +100,8 @@ class BronzeTable:
     def apply(self, batch: Batch) -> Applied:
         """Append the rows of `batch`, in one commit with its mark, unless the table includes them already."""
         with self._doing("appending a batch"):
-            before = self._mark()
-            if before and before.includes(batch.mark):
+            found = self._open()
+            if found and found.mark and found.mark.includes(batch.mark):
                 return Applied()
             failpoint("C19")
             stamp = self._stamp(batch.mark)
@@ -100,11 +110,12 @@ class BronzeTable:
                 self._append(batch, stamp)
             except LIBRARY_ERRORS as error:
                 # The outcome is unknown until the history has been asked: the commit may have landed all the same.
-                if (landed := self._landed(stamp)) is None:
+                landed = self._landed(stamp)
+                if landed is None:
                     raise translate(error, f'appending to table "{self._owner[2]}"') from error
-                return landed
-            failpoint("C23")
-            landed = self._landed(stamp)
+            else:
+                failpoint("C23")
+                landed = self._landed(stamp)
         if landed is None:
             raise Halt(
                 "commit-not-seen",
@@ -113,6 +124,8 @@ class BronzeTable:
                 "Delta skips an offset that it has committed before under the same log. Was the change log emptied "
                 "and filled again, or the table restored? Give the log a new root, or write to a new target table.",
             )
+        if found:
+            self._seen = replace(found, mark=batch.mark)
         failpoint("C25")
         return landed
 
@@ -126,21 +139,25 @@ class BronzeTable:
         return json.dumps({**told, "attempt": secrets.token_hex(8)})
 
     def _landed(self, stamp: str) -> Applied | None:
-        for row in self._history(_RECENT).where(F.col("userMetadata") == stamp).collect():
-            return Applied(inserted=int((row["operationMetrics"] or {}).get("numOutputRows", 0)))
+        for row in self._history(f" LIMIT {_RECENT}").collect():
+            if row["userMetadata"] == stamp:
+                return Applied(inserted=int((row["operationMetrics"] or {}).get("numOutputRows", 0)))
         return None
 
     def _mark(self) -> Mark | None:
         """Return the mark of the newest commit that carries one; halt if it may have been among those that are gone."""
-        for limit in (_RECENT, None):
-            history = self._history(limit)
-            ours = history.where(F.col("userMetadata").startswith(_STAMP) | (F.col("operation") == "RESTORE"))
-            found = ours.orderBy(F.desc("version")).limit(1).collect()
-            if found:
-                return self._unstamp(found[0])
-            oldest = history.agg(F.min("version")).collect()[0][0]
-            if oldest == 0:
-                return None
+        recent = self._history(f" LIMIT {_RECENT}").collect()
+        for row in recent:
+            if row["operation"] == "RESTORE" or (row["userMetadata"] or "").startswith(_STAMP):
+                return self._unstamp(row)
+        if recent[-1]["version"] == 0:
+            return None
+        every = self._history()
+        ours = every.where(F.col("userMetadata").startswith(_STAMP) | (F.col("operation") == "RESTORE"))
+        for row in ours.orderBy(F.desc("version")).limit(1).collect():
+            return self._unstamp(row)
+        if every.agg(F.min("version")).collect()[0][0] == 0:
+            return None
         raise Halt(
             "mark-lost",
             f'the mark of table "{self._owner[2]}" in target "{self._owner[1]}" no longer says what it includes',
@@ -163,12 +180,16 @@ class BronzeTable:
             )
         return mark_from_json(stored["mark"])
 
-    def _history(self, limit: int | None) -> DataFrame:
-        last = f" LIMIT {limit}" if limit else ""
-        return self._session.sql(f"DESCRIBE HISTORY {self._place.sql}{last}")
+    def _history(self, limit: str = "") -> DataFrame:
+        return self._session.sql(f"DESCRIBE HISTORY {self._place.sql}{limit}")
+
+    def _open(self) -> _Seen | None:
+        """Return what is known of the table; `None` if there is none here, a halt if it is not ours."""
+        if self._seen is None and (properties := self._properties()) is not None:
+            self._seen = _Seen(properties, self._mark())
+        return self._seen
 
     def _properties(self) -> dict[str, str] | None:
-        """Return the properties of the table; `None` if there is none here, a halt if it is not ours."""
         found = self._place.detail(self._session)
         if found is None:
             return None
@@ -188,8 +209,8 @@ class BronzeTable:
         try:
             yield
         except TailraceError:
+            self._seen = None
             raise
-        except AnalysisException as error:
-            raise translate(error, f'{what} of table "{self._owner[2]}"') from error
         except LIBRARY_ERRORS as error:
+            self._seen = None
             raise translate(error, f'{what} of table "{self._owner[2]}"') from error
