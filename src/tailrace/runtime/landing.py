@@ -147,7 +147,10 @@ class LandingFold(Fold):
         ended = (
             alive.join(cuts, F.col(SEQUENCE) < F.col("cut"))
             .groupBy(ID, SEQUENCE)
-            .agg(F.min("cut").alias("cut"), F.max(F.coalesce("then", F.lit(10**27).cast(SEQUENCE_TYPE))).alias("then"))
+            .agg(
+                F.min("cut").alias("cut"),
+                F.max(F.coalesce("then", F.lit(str(10**27)).cast(SEQUENCE_TYPE))).alias("then"),
+            )
             .where("then > cut")
         )
         return ended.select(
