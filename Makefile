@@ -11,7 +11,7 @@ CODE := src tests bench dev
 ##@ Use
 .PHONY: help install demo bench
 help: ## Print this list
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: .venv/spark.stamp ## Set up .venv, the dependencies and Spark's jars; quick when nothing changed
 
@@ -22,7 +22,7 @@ bench: install ## Measure capture and apply; results go to bench/results
 	$(BIN)/python -m bench
 
 ##@ Prove
-.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz kills mutants
+.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz kills convex-histories flows mutants
 test: check ## Everything: the cheap checks first, then the tier that computes beside those that wait for servers
 	@echo "spark, and beside it service and e2e: each is shown when it is done"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-servers
@@ -58,6 +58,19 @@ fuzz: install ## Try random histories against the oracle for SECONDS, from SEED 
 TARGETS :=
 kills: install ## Kill the command twice at every failpoint of every target, or of TARGETS, in an order from SEED
 	$(BIN)/python -m tests.e2e.kills $(if $(SEED),--seed $(SEED)) $(if $(TARGETS),--targets $(TARGETS))
+
+SEEDS := 20
+TRANSACTIONS := 10000
+convex-histories: install ## Long random histories of Convex into staging, Delta, DuckDB and bronze, against the deployment
+	$(BIN)/python -m tests.spark.convex_histories --seeds $(SEEDS) --transactions $(TRANSACTIONS)
+
+build/spark43/done:
+	$(PYTHON) -m venv build/spark43
+	build/spark43/bin/pip install --quiet "pyspark[pipelines]==4.3.0"
+	@touch $@
+
+flows: install build/spark43/done ## Have Spark's own pipelines judge the AUTO CDC flows of a bundle, in an environment of its own
+	$(BIN)/python -m tests.spark.dry_run --environment build/spark43
 
 mutants: install ## Plant bugs into the apply engine, and see that each is caught
 	$(BIN)/python -m tests.spark.mutants

@@ -178,6 +178,25 @@ def test_one_shape_of_all_schemas_and_of_what_the_target_has() -> None:
     assert envelope.together([], have).names() == ("_id", "gone", "c")
 
 
+def test_columns_that_keep_their_types_stand_side_by_side() -> None:
+    old = convex.table("t", {"a": Kind.INT64, "b": Kind.STRING, "c": Kind.INT64})
+    assert envelope.side_by_side([old], None) == old
+    have = Table("t", tuple(Column(n, t) for n, t in (("a", "bigint"), ("b", "string"), ("gone", "double"))), ())
+    new = convex.table("t", {"a": Kind.FLOAT64, "b": Kind.BYTES})
+    found = envelope.side_by_side([old, new], have)
+    assert {column.name: (column.type, column.encoding) for column in found.columns} == {
+        "_id": ("string", "string"),
+        "a": ("bigint", "only:int64"),
+        "_text_a": ("string", "text-of:a"),
+        "b": ("string", "text"),
+        "c": ("bigint", "int64"),
+        "gone": ("double", "absent"),
+    }
+    # Once there are two columns, there are two, also for documents that the first would do for.
+    later = Table("t", (*have.columns, Column("_text_a", "string")), ())
+    assert {"a", "_text_a"} <= set(envelope.side_by_side([old], later).names())
+
+
 # -- a pipeline
 
 

@@ -67,6 +67,26 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def test_a_place_in_the_log_says_where_the_source_stood(log: LandedLog, tmp_path: Path) -> None:
+    assert log.reached(-1) is None
+    log.append(page(None, snap(1), [put(1)]))
+    log.append(page(snap(1), snap(2), [put(2)]))
+    # Nobody sees the pages of a snapshot before its end, so nothing of it is reached.
+    assert [log.reached(offset) for offset in (-1, 0, 1)] == [None] * 3
+    log.append(page(snap(2), tail(7)))
+    log.append(page(tail(7), tail(8), [put(8)]))
+    log.append(page(tail(8), tail(9)))
+    assert [log.reached(offset) for offset in (0, 1, 2, 3)] == [snap(1), tail(7), tail(9), None]
+    again = opened(tmp_path)
+    again.recover(tail(9))
+    assert again.reached(2) == tail(9)
+
+
+def test_a_source_without_rows_is_reached_too(log: LandedLog) -> None:
+    log.append(page(None, tail(7)))
+    assert log.reached(-1) == tail(7)
+
+
 # -- names and files
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.ranges import Ranges
 from tailrace.core import offsets
+from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.table import Fit, Table
 
 NOWHERE: Ranges = {}
@@ -231,6 +232,21 @@ class Sending(Protocol):
     """
 
     sends: bool
+
+
+@runtime_checkable
+class Landing(Protocol):
+    """The power of a target that lands events of a source for others to fold, and says beside them how far it was read.
+
+    Its batches have the columns that `targets.bronze.columns` names.
+    """
+
+    source_id: str
+    run_id: str
+
+    def note(self, checkpoint: Checkpoint) -> None:
+        """Say durably that everything before `checkpoint` is landed; saying it again does nothing."""
+        ...
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli import convex, feed, lakehouse, letters
+from tailrace.cli import convex, databricks, feed, lakehouse, letters
 from tailrace.cli.failure import exit_code_of
 from tailrace.core import failpoint
 
@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 
 app.add_typer(convex.app)
+app.add_typer(databricks.app)
 app.add_typer(feed.app)
 app.add_typer(letters.app)
 app.add_typer(lakehouse.app)
@@ -181,6 +182,7 @@ def run(
                 report=report,
                 resync=Resync(resync, tuple(resync_table or ())),
                 serving=served.serving,
+                run_id=run_id,
             )
 
         def stop() -> None:

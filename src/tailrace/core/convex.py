@@ -287,6 +287,11 @@ _TYPES = {
 }
 
 
+def kind_stored(type_: str) -> Kind:
+    """Return the kind of values that a column of this type was made for."""
+    return next(kind for kind, known in _TYPES.items() if known == type_)
+
+
 def table(name: str, fields: Mapping[str, Kind]) -> Table:
     """Return the shape of a table with these fields: `_id` first, `_creationTime` last, the others by name.
 

@@ -27,6 +27,15 @@ from tailrace.envelopes._values import quoted
 ABSENT = "absent"
 """The encoding of a column that the target has and no document of the slice."""
 
+ONLY, TEXT_OF = "only:", "text-of:"
+"""Begin the encodings of two columns that share a field: one has the values of its kind only, one has all as text."""
+
+
+def twin(field: str) -> str:
+    """Return the name of the second of the two: that of no field, for those of a document do not begin so."""
+    return f"_text_{field}"
+
+
 _RAW = {
     Kind.BOOLEAN: "boolean",
     Kind.INT64: "struct<`$integer`: string>",
@@ -57,11 +66,36 @@ def together(schemas: Sequence[Table], have: Table | None) -> Table:
     return Table(shape.name, (*shape.columns, *absent), shape.keys)
 
 
+def side_by_side(schemas: Sequence[Table], have: Table | None) -> Table:
+    """Return the one shape of all `schemas` for a target whose columns keep their types for good.
+
+    A field that turns out to hold more than its column can gets a second one, `_text_<field>`. From then on that one
+    has every value as text, and the first one those of its own kind.
+    """
+    fields = convex.all_fields(convex.fields_in(schema) for schema in schemas)
+    shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields)
+    stored = {column.name: column.type for column in have.columns} if have else {}
+    columns: list[Column] = []
+    for column in shape.columns:
+        name, old = column.name, stored.get(column.name, column.type)
+        if old == "string" != column.type:
+            columns.append(Column(name, old, encoding=Kind.TEXT.value))
+        elif old == column.type and twin(name) not in stored:
+            columns.append(column)
+        else:
+            columns.append(Column(name, old, encoding=f"{ONLY}{convex.kind_stored(old)}"))
+            columns.append(Column(twin(name), "string", encoding=f"{TEXT_OF}{name}"))
+    known = {column.name for column in columns}
+    absent = (Column(name, kind, encoding=ABSENT) for name, kind in stored.items() if name not in known)
+    return Table(shape.name, (*columns, *absent), shape.keys)
+
+
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: Sequence[str] = ()) -> DataFrame:
     """Open the documents of one table; see `envelopes.debezium` for the columns that come out, and those of `also`."""
     given = [column for column in table.columns if column.encoding != ABSENT]
-    mixed = [column for column in given if column.encoding == Kind.TEXT]
-    fields = ", ".join(f"{quoted(column.name)}: {_RAW[_kind(column)]}" for column in given)
+    mixed = list(dict.fromkeys(_field(column) for column in given if _kind(column) == Kind.TEXT))
+    kinds = {_field(column): _RAW[_kind(column)] for column in given}
+    fields = ", ".join(f"{quoted(field)}: {kind}" for field, kind in kinds.items())
     text = F.when(F.octet_length("value") <= max_bytes, F.col("value").cast("string"))
     document = F.from_json(text, f"struct<{fields}, _corrupt: string>", {"columnNameOfCorruptRecord": "_corrupt"})
     parsed = rows.select(
@@ -94,11 +128,19 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: S
 
 
 def _kind(column: Column) -> str:
+    """Return as what the field of a column is read."""
+    if column.encoding.startswith((ONLY, TEXT_OF)):
+        return Kind.TEXT
     return column.encoding if column.encoding == "time" else Kind(column.encoding)
 
 
-def _variants(mixed: Sequence[Column]) -> str:
-    return f"struct<{', '.join(f'{quoted(column.name)}: variant' for column in mixed)}>"
+def _field(column: Column) -> str:
+    """Return the field that a column is read from."""
+    return column.encoding.removeprefix(TEXT_OF) if column.encoding.startswith(TEXT_OF) else column.name
+
+
+def _variants(mixed: Sequence[str]) -> str:
+    return f"struct<{', '.join(f'{quoted(field)}: variant' for field in mixed)}>"
 
 
 def _position(epoch: int) -> Expression:
@@ -123,8 +165,8 @@ def _problem(given: Sequence[Column], values: dict[str, Expression], max_bytes: 
         .when(~truncate & F.col("d._corrupt").isNotNull(), "malformed: not a document of this table")
     )
     for column in given:
-        if column.encoding not in (Kind.BOOLEAN, Kind.STRING):
-            failed = F.col(f"d.{quoted(column.name)}").isNotNull() & values[column.name].isNull()
+        if column.encoding not in (Kind.BOOLEAN, Kind.STRING) and not column.encoding.startswith(ONLY):
+            failed = F.col(f"d.{quoted(_field(column))}").isNotNull() & values[column.name].isNull()
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
     return problem
 
@@ -132,7 +174,10 @@ def _problem(given: Sequence[Column], values: dict[str, Expression], max_bytes: 
 def _value(column: Column) -> Expression:
     if column.encoding == ABSENT:
         return F.lit(None).cast(column.type)
-    raw = F.col(f"d.{quoted(column.name)}")
+    raw = F.col(f"d.{quoted(_field(column))}")
+    is_string = F.schema_of_variant(F.col(f"v.{quoted(_field(column))}")) == "STRING"
+    if column.encoding.startswith(ONLY):
+        return F.when(~is_string, _narrowed(raw, Kind(column.encoding.removeprefix(ONLY))))
     match _kind(column):
         case Kind.INT64:
             return _digits(raw["$integer"]).cast("bigint")
@@ -142,7 +187,6 @@ def _value(column: Column) -> Expression:
         case Kind.BYTES:
             return F.try_to_binary(raw["$bytes"], F.lit("base64"))
         case Kind.TEXT:
-            is_string = F.schema_of_variant(F.col(f"v.{quoted(column.name)}")) == "STRING"
             return F.when(is_string, raw).when(raw.rlike(f"^{_TAG}$"), _plain(raw)).otherwise(_clean(raw))
         case "time":
             seconds = F.floor(raw / 1000)
@@ -150,6 +194,21 @@ def _value(column: Column) -> Expression:
             return F.timestamp_micros(seconds * 1_000_000 + micros)
         case _:
             return raw
+
+
+def _narrowed(raw: Expression, kind: Kind) -> Expression:
+    """Return the value of a field that was read as text, and is no string, if it is of `kind`; else NULL."""
+    payload = F.regexp_extract(raw, ':"([^"]*)"', 1)
+    match kind:
+        case Kind.BOOLEAN:
+            return F.when(raw.isin("true", "false"), raw.try_cast("boolean"))
+        case Kind.INT64:
+            return F.when(raw.startswith('{"$integer":'), _digits(payload).try_cast("bigint"))
+        case Kind.BYTES:
+            return F.when(raw.startswith('{"$bytes":'), F.try_to_binary(payload, F.lit("base64")))
+        case _:
+            special = F.when(raw.startswith('{"$float":'), _special(payload).cast("double"))
+            return F.when(raw.rlike("^-?[0-9]"), raw.try_cast("double")).otherwise(special)
 
 
 def _clean(text: Expression) -> Expression:

@@ -244,6 +244,18 @@ class LandedLog:
         counts = {key: found[key] for key in every.counts if key in found}
         return Slice(-1, -1, Contents(counts, every.features), read)
 
+    def reached(self, offset: int) -> Checkpoint | None:
+        """Return where the source stood when the log ended with the page of `offset`; `None` if that is not known.
+
+        Of the last page it is where the source stands by now: since then it has sent nothing.
+        """
+        # Asked for before the end of the log: a page that is appended in between is not said to be reached.
+        at = self._at
+        files = self._visible()
+        if offset == (files[-1].last if files else -1) and not isinstance(at, Snapshotting):
+            return at
+        return next((self._footer(file).checkpoint for file in reversed(files) if file.last == offset), None)
+
     def begins(self) -> int:
         """Return the offset before the first that is still there; -1 if nothing has expired."""
         files = self._visible()

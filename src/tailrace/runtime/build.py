@@ -30,6 +30,7 @@ from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
 from tailrace.core.errors import Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
+from tailrace.core.table import Table
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
@@ -37,13 +38,15 @@ from tailrace.runtime.inlet import Capturing, Opened, Renewing, open_inlet
 from tailrace.runtime.lakehouse import Lakehouse
 from tailrace.runtime.monitor import monitored
 from tailrace.runtime.pump import Source
+from tailrace.runtime.pumped import Pumped
 from tailrace.runtime.replay import Replay, StillBad
-from tailrace.runtime.report import Reporter, Silent
+from tailrace.runtime.report import Reporter, Silent, new_run_id
 from tailrace.runtime.retry import attempt
 from tailrace.runtime.run import Job, RunReport, run
 
 if TYPE_CHECKING:
     from tailrace.runtime.feed import FileFeed
+    from tailrace.runtime.landed import LandedTables
     from tailrace.runtime.publish import Published
 
 
@@ -119,6 +122,7 @@ class Pipeline:
         report: Reporter,
         resync: Resync = Resync(),  # noqa: B008
         serving: Callable[[], AbstractContextManager[object]] = nullcontext,
+        run_id: str | None = None,
     ) -> RunReport:
         """Run until the head that the source has now (`once`), or until `stop`.
 
@@ -126,6 +130,7 @@ class Pipeline:
         `serving` is entered before anything is asked of the outside, by the one process that runs the pipeline.
         """
         sinks = self._drains.chosen(targets)
+        self._drains.run_id = run_id or new_run_id()
         with only_one(self._folder), serving():
             tables = attempt(self._inlet.check, self._platform.retry, self._stop, report)
             self._drains.refuse_keyless(tables)
@@ -313,6 +318,24 @@ class Pipeline:
                 "wrong-source", "the source of this pipeline is not files", "Give a file with source_type: files."
             )
         return self._inlet
+
+    def landing(self) -> LandedTables:
+        """Return what the bronze sink lands: the tables that runs have made, or before that those of the source."""
+        from tailrace.runtime.landed import LandedTables, Shaped, bronze_sink, fields_of
+
+        sink, options = bronze_sink(self._config)
+        tables = self._checkpoints.known()
+        if tables:
+            target = self._drains.open_target(sink, tables)
+            shapes = {table: target.have(table) or Table(table, (), ()) for table in tables}
+        else:
+            source: object = self._inlet.open_source(epoch=1) if isinstance(self._inlet, Pumped) else None
+            shapes = (
+                {name: fields_of(found) for name, found in source.shapes().items()}
+                if isinstance(source, Shaped)
+                else {}
+            )
+        return LandedTables(self._config, sink, options, self._drains.names(sink, tuple(sorted(shapes))), shapes)
 
     def publish(self, targets: Sequence[str] | None, report: Reporter) -> list[dict[str, object]]:
         """Publish the staged files of `targets`, or of every staging target; a run may go on meanwhile."""

@@ -134,6 +134,7 @@ class Drain:
         with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
             counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
         counts += self.fold.aside(piece)
+        self.fold.settle(piece.upto)
         self.progress.save(self.target, self.log.name, piece.upto, self.fold.marks())
         failpoint("C27")
         self.passed()
@@ -195,6 +196,7 @@ def drain(
             at = piece.upto
             slices += 1
         elif upto is not None:
+            attempt(functools.partial(work.fold.settle, at))
             break
         else:
             work.log.wait(work.pace.interval_seconds)

@@ -14,7 +14,7 @@ from typing import cast
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Replacing, Target
+from tailrace.apply.target import Landing, Replacing, Target
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -26,6 +26,7 @@ from tailrace.core.table import file_name, target_names
 from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Choice, Fold, Rules
 from tailrace.runtime.inlet import ReadLog, Tables
+from tailrace.runtime.landing import LandingFold
 from tailrace.runtime.maintenance import Maintenance
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.staging import StagingFold
@@ -51,6 +52,7 @@ class Drains:
         self._rejects = rejects
         self._spark = spark
         self._stop = stop
+        self.run_id = ""
         self._extending = threading.Lock()
 
     def chosen(self, targets: Sequence[str] | None) -> list[SinkConfig]:
@@ -108,6 +110,10 @@ class Drains:
                     )
             return self._checkpoints.extend(every)
 
+    def names(self, sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
+        """Return what each of `tables` is called in the target of `sink`."""
+        return _names(sink, tables)
+
     def open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
         """Return the target of `sink` for `tables`; nothing is connected yet."""
         module = _module(sink)
@@ -123,6 +129,8 @@ class Drains:
         if getattr(module, "KEEPS_NOTES", False):
             folder = self._platform.control_root(self._pipeline.pipeline_id) / "deliveries"
             kept = {"notes": Deliveries(folder, sink.sink_id), "stop": self._stop}
+        if getattr(module, "NAMES_RUNS", False):
+            kept = {"run_id": self.run_id}
         return cast(
             Target,
             module.open_target(
@@ -152,7 +160,7 @@ class Drains:
         rules = Rules(sink.mode.value, sink.schema_evolution, self._platform.limits.max_event_bytes, sink.flag)
         choices = {f"{prefix}{table}": _choice(sink, table) for table in life.tables}
         target = self.open_target(sink, life.tables)
-        kind = StagingFold if isinstance(target, Replacing) else Fold
+        kind = StagingFold if isinstance(target, Replacing) else LandingFold if isinstance(target, Landing) else Fold
         fold = kind(self._spark, log, target, rules, rejects or self._rejects, report)
 
         def grow(topic: str) -> None:
@@ -201,8 +209,9 @@ def names_in(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
 def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
     if getattr(_module(sink), "OWN_NAMES", False):
         return {table: table for table in tables}
+    default = getattr(_module(sink), "default_names", None)
     chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
-    return target_names(tables, chosen)
+    return target_names(tables, {**(default(tables) if default else {}), **chosen})
 
 
 def _choice(sink: SinkConfig, table: str) -> Choice:

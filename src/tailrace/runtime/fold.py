@@ -223,21 +223,16 @@ class Fold:
             replay=again is not None,
         )
 
-        def marked(high: str, floor: str) -> Mark:
-            if again is None:
-                return mark_upto(mark, piece.upto, high, floor)
-            new = mark_upto(mark, again.at, high, floor)
-            new = replace(new, replays=max(new.replays, int(new.offset)) + 1)
-            again.told(new)
-            return new
-
-        outcome = flow.apply(events, marked)
+        outcome = flow.apply(events, lambda high, floor: next_mark(mark, piece, again, high, floor))
         if outcome.mark is not None:
             self._marks[choice.table] = outcome.mark
         if have is not None and (fitted.add or fitted.widen):
             changes = [f"added {c.name}" for c in fitted.add] + [f"widened {c.name}" for c in fitted.widen]
             self._report.evolved(self.target.name, choice.table, changes)
         return _counts(choice.table, read, outcome.tally, outcome.done)
+
+    def settle(self, upto: int) -> None:
+        """Take note that every table has the log up to `upto`; doing it again does nothing."""
 
     def _session(self, topic: str) -> SparkSession:
         if topic not in self._sessions:
@@ -382,6 +377,16 @@ def _flag(name: str, table: Table) -> Column:
 def mark_upto(before: Mark, upto: int, high: str, floor: str) -> Mark:
     """Return the mark of a table that includes what it did `before` and the log up to `upto`."""
     return replace(before, offset=offsets.together(before.offset, upto), high=high, floor=floor)
+
+
+def next_mark(before: Mark, piece: Slice, again: Again | None, high: str, floor: str) -> Mark:
+    """Return the mark of the commit of `piece`; what comes `again` brings no more of the log, and is told its mark."""
+    if again is None:
+        return mark_upto(before, piece.upto, high, floor)
+    new = mark_upto(before, again.at, high, floor)
+    new = replace(new, replays=max(new.replays, int(new.offset)) + 1)
+    again.told(new)
+    return new
 
 
 def included(piece: Slice, mark: Mark) -> Expression:

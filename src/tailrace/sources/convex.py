@@ -24,6 +24,7 @@ from tailrace.core import convex
 from tailrace.core.checkpoint import Checkpoint, Place, Scope, Snapshotting, Tailing
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.page import Page
+from tailrace.core.table import Table
 from tailrace.sources import _convex_inventory as inventory
 from tailrace.sources import _convex_pages as pages
 from tailrace.sources._convex_client import RESYNC, Bounds, Client, deployment_of
@@ -143,6 +144,11 @@ class ConvexSource:
     def tables(self) -> dict[str, tuple[str, ...]]:
         """Return the selected tables that there are now; every document has its `_id`."""
         return {convex.table_name(*pair): (convex.ID,) for pair in inventory.tables(self._client, self._selection)}
+
+    def shapes(self) -> dict[str, Table]:
+        """Return the selected tables that there are now, as documents seen so far make them."""
+        known = self._inferred()
+        return {name: known.of(name)[0] for name in self.tables()}
 
     def plan(self) -> list[str]:
         """Return nothing: reading Convex creates nothing there."""

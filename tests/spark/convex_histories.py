@@ -1,0 +1,124 @@
+"""Long random histories of a Convex deployment, into every kind of target, against the deployment itself.
+
+    python -m tests.spark.convex_histories --seeds 20 --transactions 10000
+
+Each history begins with a snapshot and goes on in a few runs of random length. Staged files and documents folded from bronze
+tables are compared whole, rows of Delta and DuckDB column by column. Everything follows from the seed, which is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from pyspark.sql import SparkSession
+
+from tailrace.config.load import load_pipeline, load_platform
+from tailrace.core import convex
+from tailrace.runtime.build import open_pipeline
+from tailrace.runtime.report import Silent
+from tailrace.spark import session
+from tailrace.testing.convex import Deployment, Emulator, Workload
+from tailrace.testing.convex.workload import TABLES
+from tests.convex import staged, there
+from tests.sessions import SMALL
+from tests.spark.bronze import silver
+from tests.spark.test_convex import same
+
+SINKS = """
+  - {sink_id: files, sink_type: staging, staging: {path: 'FOLDER/staging'}}
+  - {sink_id: lake, sink_type: delta, schema_evolution: alter, delta: {path: 'FOLDER/lake'}}
+  - {sink_id: base, sink_type: duckdb, schema_evolution: alter, duckdb: {path: 'FOLDER/base.duckdb'}}
+  - {sink_id: landing, sink_type: bronze, bronze: {path: 'FOLDER/bronze'}}
+"""
+
+
+def check(spark: SparkSession, folder: Path, seed: int, transactions: int) -> int:
+    """Run one history through every target, and compare; return how many documents it came to."""
+    deployment, chance = Deployment(seed), random.Random(seed)
+    workload = Workload(deployment, seed)
+    workload.fill(300)
+    cut = chance.randrange(1, transactions)
+    with Emulator(deployment) as server:
+        source = f"{{source_type: convex, deployment_url: '{server.url}', deploy_key: '{server.behaviour.key}'}}"
+        sinks = SINKS.replace("FOLDER", str(folder))
+        (folder / "pipeline.yaml").write_text(f"pipeline_id: shop\nsource: {source}\nsinks:{sinks}")
+        (folder / "platform.yaml").write_text(f"control: {{root: '{folder}/control'}}\nlog: {{root: '{folder}/log'}}\n")
+        for more in (0, cut, transactions - cut):
+            workload.write(more)
+            run(spark, folder)
+    assert staged((folder / "staging").rglob("*.parquet")) == there(deployment), "staging"
+    with opened(spark, folder) as pipeline:
+        assert silver(spark, folder, pipeline) == there(deployment), "bronze"
+    base = duckdb.connect(str(folder / "base.duckdb"), read_only=True)
+    for component, table in TABLES:
+        name = f"{component}_{table}".strip("_") if table == "users" else table
+        documents = deployment.documents(table, component)
+        rows = spark.read.format("delta").load(f"{folder}/lake/{name}").collect()
+        compare((row.asDict() for row in rows), documents, f"delta {name}")
+        found = base.execute(f'SELECT * FROM "{name}"')
+        columns = [column[0] for column in found.description]
+        compare((dict(zip(columns, row, strict=True)) for row in found.fetchall()), documents, f"duckdb {name}")
+    base.close()
+    return sum(len(deployment.documents(table, component)) for component, table in TABLES)
+
+
+def compare(rows: Iterable[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]], what: str) -> None:
+    kept = {row["_id"]: row for row in rows}
+    assert kept.keys() == documents.keys(), what
+    for key, row in kept.items():
+        for field in {*row, *documents[key]}:
+            if field[0] != "_":
+                value, want = row[field], documents[key].get(field)
+                text = convex.shown(want)
+                same_text = isinstance(value, str) and text is not None and same(value, text, convex.Kind.TEXT)
+                assert same_text or same(_plain(value), _plain(want)), f"{what} {key} {field}: {value!r} {want!r}"
+
+
+def _plain(value: object) -> object:
+    return math.nan if isinstance(value, float) and math.isnan(value) else value
+
+
+def opened(spark: SparkSession, folder: Path) -> Any:
+    pipeline = open_pipeline(
+        load_pipeline(folder / "pipeline.yaml").config, load_platform(folder / "platform.yaml").config
+    )
+    pipeline.__dict__["_session"] = spark
+    return pipeline
+
+
+def run(spark: SparkSession, folder: Path) -> None:
+    with opened(spark, folder) as pipeline:
+        report = pipeline.run(once=True, report=Silent())
+    if error := report.first_error():
+        raise error
+
+
+def main() -> None:
+    words = argparse.ArgumentParser()
+    words.add_argument("--seeds", type=int, default=20)
+    words.add_argument("--first", type=int, default=1)
+    words.add_argument("--transactions", type=int, default=10_000)
+    given = words.parse_args()
+    spark = session(**SMALL)
+    for seed in range(given.first, given.first + given.seeds):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as name:
+            documents = check(spark, Path(name), seed, given.transactions)
+        seconds = time.monotonic() - started
+        print(
+            f"seed {seed}: {given.transactions} transactions, {documents} documents, all agree, {seconds:.0f} s",
+            flush=True,
+        )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
