@@ -229,21 +229,17 @@ class Bucket:
     def _told(self) -> Iterator[None]:
         from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 
+        never = (NotFoundError, FileNotFoundError, PermissionDeniedError, UnauthenticatedError, PermissionError)
         try:
             yield
-        except (
-            NotFoundError,
-            FileNotFoundError,
-            PermissionDeniedError,
-            UnauthenticatedError,
-            PermissionError,
-        ) as error:
-            raise NotReady(
-                "feed-missing",
-                f'"{self._url}" cannot be read: {type(error).__name__}',
-                "Check source.path, that the bucket exists, and that the key may list and get objects in it.",
-            ) from error
         except (BaseError, OSError) as error:
+            # A bucket that is not there has no error of its own when it is listed.
+            if isinstance(error, never) or "NoSuchBucket" in str(error):
+                raise NotReady(
+                    "feed-missing",
+                    f'"{self._url}" cannot be read',
+                    "Check source.path, that the bucket exists, and that the key may list and get objects in it.",
+                ) from error
             raise Retryable(
                 "feed-unreadable",
                 f'reading "{self._url}" failed: {getattr(error, "strerror", "") or type(error).__name__}',

@@ -40,8 +40,14 @@ from tailrace.log._place import Changed, Lent
 from tailrace.log.slice import Contents
 from tailrace.spark.frame import frame
 
-_MOST_FILES = 1000
+_MOST_FILES = 5000
 """In one slice: what is known of a file takes memory."""
+_MANY_FILES = {
+    # The files are named one by one: a job to list them takes longer than looking.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(10 * _MOST_FILES),
+    # Small files share a task, a hundred of them and more.
+    "spark.sql.files.openCostInBytes": str(1 << 20),
+}
 STALE = timedelta(seconds=60)
 """A claim whose owner was not heard of for so long may be taken over."""
 _LATER = "replaced: the file was asked for again, and is read further on"
@@ -346,7 +352,8 @@ class FileLog:
             if self._session is None:
                 self._session = self._spark().newSession()
                 # Replanning between stages doubles the jobs of a small slice.
-                self._session.conf.set("spark.sql.adaptive.enabled", "false")
+                for name, value in {"spark.sql.adaptive.enabled": "false", **_MANY_FILES}.items():
+                    self._session.conf.set(name, value)
             return self._session
 
 
