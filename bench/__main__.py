@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import apply, capture
+from bench import apply, capture, files
 
 _FIRST_JOB = """
 import sys, time
@@ -39,13 +39,15 @@ def main() -> None:
         "first_job_seconds": first_job_seconds(),
         "capture": capture.run(200_000),
         "apply": apply.run(events=500_000, keys=100_000, slices=(1, 5)),
+        "files": list(files.run(files.TARGETS, files.SIZES, files.MANY, few=True)),
     }
     text = json.dumps(figures, indent=2)
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
     (folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}.json").write_text(text)
     print(text)
-    right = figures["capture"]["equal"] and all(run["equal"] for run in figures["apply"]["runs"])
+    runs = [figures["capture"], *figures["apply"]["runs"], *figures["files"]]
+    right = all(run["equal"] for run in runs)
     raise SystemExit(0 if right else 1)
 
 

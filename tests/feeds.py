@@ -44,6 +44,8 @@ class Feed:
     source: dict[str, Any] = field(default_factory=dict)
     cdc: dict[str, Any] = field(default_factory=lambda: dict(CDC))
     sink: dict[str, Any] = field(default_factory=dict)
+    others: list[dict[str, Any]] = field(default_factory=list)
+    """Further sinks, beside the one called `box`."""
     platform: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -72,20 +74,23 @@ class Feed:
 
     def opened(self) -> Pipeline:
         sqlite = {"sink_type": "sqlite", "sqlite": {"path": str(self.folder / "box.db")}}
-        text = {
+        text = self.text(sqlite)
+        config = pipeline_from(read_yaml("feed.yaml", json.dumps(text).encode()), os.environ).config
+        platform = PlatformConfig.model_validate({"control": {"root": str(self.folder / "state")}, **self.platform})
+        pipeline = open_pipeline(config, platform)
+        pipeline.__dict__["_session"] = self.spark
+        return pipeline
+
+    def text(self, sqlite: dict[str, Any]) -> dict[str, Any]:
+        return {
             "pipeline_id": "feed",
             "source": {
                 "source_type": "files", "path": str(self.path), "format": "csv", "table": "people", "stable_seconds": "0",
                 "columns": COLUMNS, **self.source,
             },
             "cdc": self.cdc,
-            "sinks": [{"sink_id": "box", **({} if "sink_type" in self.sink else sqlite), **self.sink}],
+            "sinks": [{"sink_id": "box", **({} if "sink_type" in self.sink else sqlite), **self.sink}, *self.others],
         }  # fmt: skip
-        config = pipeline_from(read_yaml("feed.yaml", json.dumps(text).encode()), os.environ).config
-        platform = PlatformConfig.model_validate({"control": {"root": str(self.folder / "state")}, **self.platform})
-        pipeline = open_pipeline(config, platform)
-        pipeline.__dict__["_session"] = self.spark
-        return pipeline
 
     def run(self, *, max_slices: int | None = None) -> dict[str, Any]:
         """Run to the head; return the counts of the table, or raise what the run failed with."""
@@ -98,13 +103,14 @@ class Feed:
         tables: Sequence[Mapping[str, Any]] = done.to_json()["targets"][0]["tables"]  # type: ignore[index]
         return dict(tables[0]) if tables else {}
 
-    def worker(self) -> Drain:
+    def worker(self, target: str = "box") -> Drain:
         """Return the drain of a process that does not ask whether there is another."""
         pipeline = self.opened()
         life = pipeline._checkpoints.life()
         assert life is not None
         assert isinstance(pipeline._inlet, FileFeed)
-        return pipeline._drains.drain(pipeline._config.sinks[0], life, pipeline._inlet.log(life, "box"), Silent())
+        sink = next(sink for sink in pipeline._config.sinks if sink.sink_id == target)
+        return pipeline._drains.drain(sink, life, pipeline._inlet.log(life, target), Silent())
 
     def states(self) -> dict[str, str]:
         """Return the newest state of each file."""

@@ -1,22 +1,25 @@
-"""A feed of files, from the directory into a table: order, repeats, bad input, and what the audit says of it."""
+"""A feed of files, from the directory into a table: order, bad input, and what commands say of it.
+
+What may go wrong with files, workers and crashes is in tests/service/test_files.py, on three targets.
+"""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from tailrace.core.errors import Halt, ResyncRequired, Retryable
-from tailrace.log.files import FileLog
+from tailrace.cli.main import app
+from tailrace.core.errors import Halt, ResyncRequired
 from tests.feeds import COLUMNS, Feed
+
+SQLITE = {"sink_type": "sqlite", "sqlite": {"path": "box.db"}}
 
 
 @pytest.fixture
@@ -38,26 +41,6 @@ def test_a_file_becomes_rows_once_and_the_audit_says_so(feed: Feed) -> None:
     assert feed.run() == {}
 
 
-def test_an_older_file_that_comes_later_changes_nothing_newer(feed: Feed) -> None:
-    feed.put("b.csv", "1,new,20,U", "2,gone,21,D", "3,three,5,I")
-    feed.run()
-    feed.put("c.csv", "1,old,10,U", "2,old,11,I", "3,,4,D", "4,four,12,I")
-    assert counted(feed.run()) == (4, 1, 3, 0)
-    assert feed.rows() == [(1, "new"), (3, "three"), (4, "four")]
-
-
-def test_the_same_bytes_under_a_new_name_are_applied(feed: Feed) -> None:
-    """T14: A, then B, then A again."""
-    feed.cdc = {"keys": ["id"], "operation_column": "op"}
-    feed.put("1.csv", "1,A,0,I")
-    feed.run()
-    feed.put("2.csv", "1,B,0,U")
-    feed.run()
-    shutil.copy(feed.path / "1.csv", feed.path / "3.csv")
-    assert counted(feed.run()) == (1, 1, 0, 0)
-    assert feed.rows() == [(1, "A")]
-
-
 def test_without_a_sequence_the_order_is_that_of_names_and_rows_whenever_a_file_comes(feed: Feed) -> None:
     feed.cdc = {"keys": ["id"]}
     feed.put("2.csv", "1,late,0,", "1,latest,0,", "2,two,0,")
@@ -72,19 +55,6 @@ def test_equal_sequences_of_one_key_are_settled_by_the_row(feed: Feed) -> None:
     feed.put("a.csv", *(f"1,n{n},7,U" for n in range(50)))
     feed.run()
     assert feed.rows() == [(1, "n49")]
-
-
-def test_a_file_that_was_taken_and_changed_halts_with_both_hashes_or_is_applied(feed: Feed) -> None:
-    feed.put("a.csv", "1,ann,1,I")
-    feed.run()
-    feed.put("a.csv", "1,anna,2,U")
-    with pytest.raises(Halt, match=r"[0-9a-f]{64} and has [0-9a-f]{64} now") as halted:
-        feed.run()
-    assert halted.value.code == "file-changed"
-    assert feed.rows() == [(1, "ann")]
-    feed.source["on_change"] = "apply"
-    assert counted(feed.run()) == (1, 1, 0, 0)
-    assert feed.rows() == [(1, "anna")]
 
 
 def test_bad_rows_are_put_aside_with_file_row_and_column(feed: Feed) -> None:
@@ -115,65 +85,6 @@ def test_bad_rows_are_put_aside_with_file_row_and_column(feed: Feed) -> None:
     assert letters[0]["dlq.error_message"].endswith('column "id" is not a bigint (file a.csv, row 2)')
     assert "not a number" in letters[0]["value"]
     assert feed.states() == {"a.csv": "committed"}
-
-
-def test_a_file_that_is_mostly_bad_fails_whole_and_holds_no_other_back(feed: Feed) -> None:
-    feed.put("a.csv", "1,ann,1,I", "x,bad,1,I")
-    feed.put("b.csv", "2,bob,2,I")
-    feed.put("c.csv", "3,cut", header="id,name")
-    feed.put("d.csv.gz", gzip.compress(b"id,name,seq,op\n4,dan,4,I\n")[:-9])
-    feed.put("e.csv.gz", gzip.compress(b"id,name,seq,op\n5,eve,5,I\n"))
-    feed.put("f.csv", b"")
-    feed.put("g.csv", b'id,name,seq,op\n7,"open,7,I\n')
-    feed.put("h.csv", b'id,name,seq,op\n8,"two\nlines",8,I\n')
-    assert counted(feed.run()) == (3, 3, 0, 0)
-    assert feed.rows() == [(2, "bob"), (5, "eve"), (8, "two\nlines")]
-    states = feed.states()
-    assert [name for name, state in states.items() if state == "failed"] == [
-        "a.csv",
-        "c.csv",
-        "d.csv.gz",
-        "f.csv",
-        "g.csv",
-    ]
-    assert len(feed.warnings) == 5
-
-
-def test_a_failed_file_is_mended_and_asked_for_again_after_its_successors(feed: Feed) -> None:
-    feed.put("1.csv", "1,old,1,I", "x,bad,1,I", "2,two,2,I")
-    feed.put("2.csv", "1,new,5,U")
-    feed.run()
-    feed.put("1.csv", "1,old,1,I", "2,two,2,I")
-    assert feed.run() == {}
-    with feed.opened() as pipeline:
-        assert [row["file"] for row in pipeline.files_requeue(None, failed=True, dry_run=True)] == ["1.csv"]
-        assert [row["file"] for row in pipeline.files_requeue(None, failed=True, dry_run=False)] == ["1.csv"]
-        assert pipeline.files_requeue(None, failed=True, dry_run=False) == []
-    assert counted(feed.run()) == (2, 1, 1, 0)
-    assert feed.rows() == [(1, "new"), (2, "two")]
-    with feed.opened() as pipeline:
-        told = pipeline.files_lineage("1.csv")
-    assert [(row["state"], row["rows_now"], row["keys"]) for row in told] == [
-        ("failed", 1, [["2"]]),
-        ("committed", 1, [["2"]]),
-    ]
-
-
-def test_manifests_give_the_order_and_a_gap_halts_with_the_missing_number(feed: Feed) -> None:
-    feed.source["order"] = "manifest"
-    feed.cdc = {"keys": ["id"]}
-    feed.put("z.csv", "1,first,0,")
-    feed.put("a.csv", "1,second,0,")
-    feed.put("unlisted.csv", "9,nine,0,")
-    feed.manifest(3, "z.csv")
-    feed.manifest(4, "a.csv")
-    feed.run()
-    assert feed.rows() == [(1, "second")]
-    feed.put("b.csv", "1,third,0,")
-    feed.manifest(6, "b.csv")
-    with pytest.raises(Halt, match="manifest number 5 is missing") as halted:
-        feed.run()
-    assert halted.value.code == "sequence-gap"
 
 
 def test_a_file_that_fails_halts_where_manifests_give_the_order_until_it_is_mended(feed: Feed) -> None:
@@ -247,18 +158,35 @@ def test_json_lines_and_exact_types(feed: Feed) -> None:
     ]
 
 
-def test_parquet_and_columns_that_are_learned(feed: Feed) -> None:
-    feed.source |= {"format": "parquet", "columns": []}
-    feed.sink["schema_evolution"] = "alter"
-    feed.cdc = {"keys": ["id"], "operation_column": "op"}
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32()), "op": ["I", "I"]}), feed.path / "1.parquet")
+def test_the_command_shows_the_audit_and_has_a_file_read_again(
+    feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.put("1.csv", "1,old,1,I", "x,bad,1,I", "2,two,2,I")
+    feed.put("2.csv", "1,new,5,U", "3,three,5,U")
     feed.run()
-    wider = {"id": pa.array([2, 3], pa.int64()), "op": ["D", "U"], "size": pa.array([1.5, 2.5])}
-    pq.write_table(pa.table(wider), feed.path / "2.parquet")
-    feed.put("3.parquet", b"PAR1 torn")
-    feed.run()
-    assert feed.rows("id, size") == [(1, None), (3, 2.5)]
-    assert feed.states() == {"1.parquet": "committed", "2.parquet": "committed", "3.parquet": "failed"}
+    feed.put("1.csv", "1,old,1,I", "2,two,2,I")
+    (tmp_path / "feed.yaml").write_text(json.dumps(feed.text(SQLITE)))
+    (tmp_path / "platform.yaml").write_text(json.dumps({"control": {"root": "state"}}))
+    monkeypatch.chdir(tmp_path)
+
+    def asked(*words: str) -> Any:
+        told = CliRunner().invoke(app, ["files", *words, "--platform-config", "platform.yaml", "--json"])
+        assert told.exit_code == 0, told.output
+        return json.loads(told.stdout)
+
+    shown = asked("status", "feed.yaml")
+    assert shown["targets"] == [
+        {"target": "box", "files": 2, "pending": 0, "processing": 0, "committed": 1, "failed": 1}
+    ]
+    assert [(row["file"], row["state"], row["rows"]) for row in shown["files"]] == [("1.csv", "failed", 3)]
+    (digest,) = {row["sha256"] for row in shown["files"]}
+    assert [row["requeued"] for row in asked("requeue", "feed.yaml", digest[:12], "--dry-run")] == [False]
+    assert [row["file"] for row in asked("requeue", "feed.yaml", "--failed")] == ["1.csv"]
+    assert asked("requeue", "feed.yaml", "--failed") == []
+    assert counted(feed.run()) == (2, 1, 1, 0)
+    told = asked("lineage", "feed.yaml", "1.csv")
+    numbers = [[row[name] for name in ("state", "rows", "applied", "superseded", "rows_now", "keys")] for row in told]
+    assert numbers == [["failed", 3, None, None, 1, [["2"]]], ["committed", 2, 1, 1, 1, [["2"]]]]
 
 
 def test_a_slice_is_whole_files_and_a_run_goes_on_where_the_target_is(feed: Feed) -> None:
@@ -290,39 +218,3 @@ def test_a_catalogue_that_is_lost_halts(feed: Feed) -> None:
     shutil.rmtree(feed.folder / "state/feed/files")
     with pytest.raises(ResyncRequired, match="catalogue"):
         feed.run()
-
-
-def test_a_claim_of_a_living_worker_is_refused_and_a_stale_owner_that_wakes_doubles_nothing(feed: Feed) -> None:
-    """C35, C36: two workers hold the same slice; one commits it, and the other then changes nothing."""
-    feed.sink["mode"] = "append"
-    feed.put("0.csv", "0,zoe,0,I")
-    feed.run()
-    feed.put("1.csv", "1,ann,1,I", "2,bob,2,I")
-    sleeper, taker = feed.worker(), feed.worker()
-    assert isinstance(sleeper.log, FileLog)
-    assert isinstance(taker.log, FileLog)
-    head = sleeper.log.head()
-    held = sleeper.next_slice(sleeper.at(), head)
-    assert held is not None
-    with pytest.raises(Retryable, match="another process is at work"):
-        taker.next_slice(taker.at(), head)
-    taker.log._stale = timedelta(0)
-    taken = taker.next_slice(taker.at(), head)
-    assert taken is not None
-    assert [count.applied for count in taker.apply(taken)] == [2]
-    assert [(count.applied, count.superseded) for count in sleeper.apply(held)] == [(0, 2)]
-    for piece in (held, taken):
-        piece.release()
-    assert feed.rows("id, name") == [(0, "zoe"), (1, "ann"), (2, "bob")]
-
-
-def test_into_delta_rows_and_the_place_in_the_feed_are_one_commit(feed: Feed, spark: SparkSession) -> None:
-    feed.sink = {"sink_type": "delta", "delta": {"path": str(feed.folder / "lake")}}
-    feed.put("1.csv", "1,A,1,I", "2,two,2,I")
-    feed.put("2.csv", "1,B,3,U", "2,,4,D")
-    assert counted(feed.run()) == (4, 4, 0, 0)
-    shutil.rmtree(feed.folder / "state/feed/progress")
-    feed.put("3.csv", "1,late,2,U", "2,late,1,U", "3,three,9,I")
-    assert counted(feed.run()) == (7, 1, 6, 0)
-    rows = spark.read.format("delta").load(str(feed.folder / "lake/people")).select("id", "name").orderBy("id")
-    assert [tuple(row) for row in rows.collect()] == [(1, "B"), (3, "three")]

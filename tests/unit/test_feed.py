@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tailrace.config.load import pipeline_from
 from tailrace.config.yaml_text import read_yaml
 from tailrace.control.audit import Audit
 from tailrace.core.errors import Halt, Misconfigured, Retryable
-from tailrace.core.feed import Examined, Outcome, Seen, manifest_order, modified_order, name_order
+from tailrace.core.feed import (
+    Examined,
+    Fate,
+    Outcome,
+    Seen,
+    manifest_order,
+    modified_order,
+    name_order,
+    next_version,
+)
 from tailrace.log._examine import examine
-from tailrace.log._listing import Directory
+from tailrace.log._intake import Feed, Intake
+from tailrace.log._listing import Directory, Order
+from tailrace.log._place import Folder
 
 NOW = timedelta(seconds=60)
 
@@ -40,10 +53,18 @@ def test_orders_sort_as_text_and_none_begins_another() -> None:
     assert name_order("a", 1) > name_order("a", 0)
     assert name_order("ab") > name_order("a", 9)
     assert modified_order(2, "a") > modified_order(1, "z")
-    assert manifest_order(10, 0) > manifest_order(9, 12)
+    assert manifest_order(10, 0) > manifest_order(9, 12) > manifest_order(9, 11)
+    assert manifest_order(9, 12) > next_version(manifest_order(9, 11)) > manifest_order(9, 11)
+    assert name_order("ab") > next_version(name_order("a")) == name_order("a", 1)
 
 
 # -- the directory
+
+
+def listed(path: Path, pattern: str = "*", order: Order = "name", stable: float = 0.0) -> list[str]:
+    """Return what is new in a directory that nothing was taken from."""
+    catalogue = Audit(path.parent / f"{path.name}.db")
+    return [seen.name for seen in Directory(Folder(path), pattern, order, stable).ready(catalogue)]
 
 
 def test_only_data_is_listed_and_no_link_is_followed(tmp_path: Path) -> None:
@@ -52,22 +73,22 @@ def test_only_data_is_listed_and_no_link_is_followed(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
     (tmp_path / "out").symlink_to(tmp_path.parent)
-    assert [seen.name for seen in Directory(tmp_path, "*.csv").ready()] == ["a.csv", "b.csv", "sub/c.csv"]
-    assert [seen.name for seen in Directory(tmp_path, "sub/*").ready()] == ["sub/c.csv"]
+    assert listed(tmp_path, "*.csv") == ["a.csv", "b.csv", "sub/c.csv"]
+    assert listed(tmp_path, "sub/*") == ["sub/c.csv"]
 
 
 def test_the_order_of_times_is_that_of_times(tmp_path: Path) -> None:
     for n, name in enumerate(("c", "a", "b")):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, ns=(n, n))
-    assert [seen.name for seen in Directory(tmp_path, order="modified").ready()] == ["c", "a", "b"]
+    assert listed(tmp_path, order="modified") == ["c", "a", "b"]
 
 
 def test_a_file_from_the_future_is_not_taken_for_whole_at_once(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     os.utime(tmp_path / "a", (4e9, 4e9))
-    assert Directory(tmp_path, stable_seconds=3600).ready() == []
-    assert len(Directory(tmp_path, stable_seconds=0).ready()) == 1
+    assert listed(tmp_path, stable=3600) == []
+    assert len(listed(tmp_path)) == 1
 
 
 def manifest(folder: Path, name: str, sequence: object, *names: str) -> None:
@@ -76,31 +97,109 @@ def manifest(folder: Path, name: str, sequence: object, *names: str) -> None:
 
 
 def test_manifests_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
-    feed = Directory(tmp_path, order="manifest")
     manifest(tmp_path, "x", 1, "../secret")
     with pytest.raises(Halt, match="no file of the feed"):
-        feed.ready()
-    manifest(tmp_path, "x", 1, "missing.csv")
-    with pytest.raises(Retryable, match="not there"):
-        feed.ready()
-    (tmp_path / "x.manifest.json").write_text('{"sequ')
-    with pytest.raises(Retryable, match="not a manifest"):
-        feed.ready()
+        listed(tmp_path, order="manifest")
+    (tmp_path / "link.csv").symlink_to(__file__)
+    for absent in ("missing.csv", "link.csv"):
+        manifest(tmp_path, "x", 1, absent)
+        with pytest.raises(Retryable, match="not there"):
+            listed(tmp_path, order="manifest")
+    for broken in ('{"sequ', '{"sequence": -1, "files": []}', '{"sequence": 1}'):
+        (tmp_path / "x.manifest.json").write_text(broken)
+        with pytest.raises(Retryable, match="not a manifest"):
+            listed(tmp_path, order="manifest")
     manifest(tmp_path, "x", 1)
     manifest(tmp_path, "y", 1)
     with pytest.raises(Halt, match="both have number 1"):
-        feed.ready()
+        listed(tmp_path, order="manifest")
     manifest(tmp_path, "y", 4)
     with pytest.raises(Halt, match="number 2 is missing"):
-        feed.ready()
+        listed(tmp_path, order="manifest")
+
+
+def intake(path: Path, order: Order = "name", on_change: str = "halt") -> tuple[Intake, Audit]:
+    audit = Audit(path.parent / f"{path.name}.db")
+    return Intake(Feed(Directory(Folder(path), order=order), "csv", on_change=on_change), audit), audit
+
+
+def taken(audit: Audit) -> list[tuple[str, str]]:
+    return [(entry.name, entry.order) for entry in audit.after(-1, 1 << 60, 100)]
+
+
+def test_a_gap_is_seen_also_when_the_manifests_before_it_were_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    manifest(tmp_path, "x", 1, "a.csv")
+    manifest(tmp_path, "y", 2)
+    intake(tmp_path, "manifest")[0].scan()
+    for name in ("x", "y"):
+        (tmp_path / f"{name}.manifest.json").unlink()
+    (tmp_path / "a.csv").unlink()
+    (tmp_path / "b.csv").write_text("id\n2\n")
+    manifest(tmp_path, "z", 4, "b.csv")
+    with pytest.raises(Halt, match="manifest number 3 is missing"):
+        intake(tmp_path, "manifest")[0].scan()
+    manifest(tmp_path, "z", 3, "b.csv")
+    again, audit = intake(tmp_path, "manifest")
+    again.scan()
+    assert [name for name, _ in taken(audit)] == ["a.csv", "b.csv"]
+
+
+def test_a_file_that_a_later_manifest_lists_again_has_a_place_of_its_own(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"id\n{name}\n")
+    manifest(tmp_path, "1", 1, "a.csv", "b.csv")
+    one, audit = intake(tmp_path, "manifest")
+    one.scan()
+    manifest(tmp_path, "2", 2, "a.csv")
+    for _ in range(2):
+        one.scan()
+        intake(tmp_path, "manifest")[0].scan()
+    expected = [("a.csv", manifest_order(1, 0)), ("b.csv", manifest_order(1, 1)), ("a.csv", manifest_order(2, 0))]
+    assert taken(audit) == expected
+
+
+@pytest.mark.parametrize("order", ["name", "modified", "manifest"])
+def test_other_content_in_the_place_of_a_file_comes_after_it(order: Order, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    manifest(tmp_path, "1", 1, "a.csv")
+    intake(tmp_path, order)[0].scan()
+    (tmp_path / "a.csv").write_text("id\n222\n")
+    with pytest.raises(Halt, match="was taken with the hash"):
+        intake(tmp_path, order)[0].scan()
+    _, audit = intake(tmp_path, order)
+    intake(tmp_path, order, "apply")[0].scan()
+    (_, first), (_, second) = taken(audit)
+    assert second > first
+    intake(tmp_path, order, "apply")[0].scan()
+    assert len(taken(audit)) == 2
+
+
+def test_a_file_that_grows_while_it_is_examined_is_not_taken_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id\n1\n")
+    one, audit = intake(tmp_path)
+
+    def grows(*args: object) -> Examined:
+        found = examine(*args)  # type: ignore[arg-type]
+        path.write_text(f"{path.read_text()}2\n")
+        return found
+
+    monkeypatch.setattr("tailrace.log._intake.examine", grows)
+    one.scan()
+    assert taken(audit) == []
+    monkeypatch.undo()
+    one.scan()
+    assert [entry.content.rows for entry in audit.after(-1, 99, 9)] == [3]
 
 
 # -- the bytes
 
 
 def look(path: Path, content: bytes, kind: str = "csv", most: int = 1000) -> Examined:
-    path.write_bytes(content)
-    found = examine(path, kind, "utf-8", most)
+    found = examine(io.BytesIO(content), path.name, kind, "utf-8", most)
     assert found.sha256 == hashlib.sha256(content).hexdigest()
     return found
 
@@ -138,6 +237,16 @@ def test_packed_files_are_looked_into(tmp_path: Path) -> None:
             assert "malformed" in look(tmp_path / "a.csv.gz", packed[:cut]).problem
     assert "malformed" in look(tmp_path / "a.csv.gz", b"id\n1\n").problem
     assert "malformed" in look(tmp_path / "a.csv.gz", b"").problem
+
+
+def test_what_zstd_packed_is_looked_into(tmp_path: Path) -> None:
+    packed = pa.compress(b"id\n1\n", "zstd", asbytes=True)
+    assert (look(tmp_path / "a.csv.zst", packed * 2).problem, look(tmp_path / "a.csv.zst", packed).rows) == ("", 2)
+    for cut in range(len(packed)):
+        assert "malformed" in look(tmp_path / "a.csv.zst", packed[:cut]).problem
+    assert "not what zstd writes" in look(tmp_path / "a.csv.zst", b"id\n1\n").problem
+    bomb = pa.compress((b"x" * 999 + b"\n") * 100_000, "zstd", asbytes=True)
+    assert "too-large" in look(tmp_path / "a.json.zst", bomb, "ndjson").problem
 
 
 def test_a_packed_file_that_grows_beyond_measure_is_refused(tmp_path: Path) -> None:
@@ -201,8 +310,14 @@ def test_claims_that_are_let_go_are_free_at_once_and_can_still_be_settled(audit:
 def test_states_follow_the_target(audit: Audit) -> None:
     numbers = entered(audit, "a", "b", "c")
     audit.claim("box", numbers[:2], "one", "r", NOW)
-    audit.found("box", [Outcome(0, 10, 1), Outcome(1, 10, 9, "too-many-bad-rows: 9 of 10")])
+    outcomes = [Outcome(0, 10, 1), Outcome(1, 10, 9, "too-many-bad-rows: 9 of 10")]
+    audit.found("box", "another", outcomes)
+    assert [row["state"] for row in audit.rows(["box"])] == ["processing", "processing", "pending"]
+    audit.found("box", "one", outcomes)
+    audit.expect("box", "one", [Fate(0, 6, 2)])
     assert [row["state"] for row in audit.rows(["box"])] == ["processing", "failed", "pending"]
+    first = audit.rows(["box"])[0]
+    assert [first[name] for name in ("rows", "applied", "superseded", "filtered", "rejected")] == [10, 6, 2, 0, 2]
     audit.settle("box", 19, "r")
     assert [row["state"] for row in audit.rows(["box"])] == ["committed", "failed", "pending"]
     assert audit.counts(["box"]) == [
@@ -245,7 +360,7 @@ def load(**changes: object) -> None:
         "pipeline_id": "p",
         "source": {**source, "columns": columns, **dict(changes.get("source", {}))},  # type: ignore[call-overload]
         "cdc": changes.get("cdc", {"keys": ["id"]}),
-        "sinks": [{"sink_id": "box", "sink_type": "sqlite", "sqlite": {"path": "x.db"}}],
+        "sinks": [{"sink_id": "box", **dict(changes.get("sink", {"sink_type": "sqlite", "sqlite": {"path": "x.db"}}))}],  # type: ignore[call-overload]
     }
     pipeline_from(read_yaml("p.yaml", json.dumps(text).encode()), {})
 
@@ -259,7 +374,13 @@ def load(**changes: object) -> None:
         ({"cdc": {}}, "have no key"),
         ({"cdc": {"keys": ["id"], "operations": {"insert": ["x"], "delete": ["x"]}}}, "two meanings"),
         ({"cdc": {"keys": ["id"], "op_field": "x"}}, "no meaning here"),
-        ({"source": {"path": "s3://bucket/in"}}, "object stores"),
+        ({"source": {"path": "gs://bucket/in"}}, "should be a directory"),
+        ({"source": {"path": "s3://bucket/in", "s3_access_key_id": "x"}}, "belong together"),
+        (
+            {"sink": {"sink_type": "webhook", "mode": "scd1", "webhook": {"url": "https://x.org"}}},
+            '"webhook" has no mode',
+        ),
+        ({"sink": {"sink_type": "parquet", "mode": "scd2", "parquet": {"path": "x"}}}, '"parquet" has no mode'),
         ({"source": {"columns": [{"name": "id", "type": "number"}]}}, "not a type"),
         ({"source": {"format": "xml"}}, "format"),
     ],

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tailrace.apply import engine, history
-from tailrace.apply.engine import OFFSET, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
+from tailrace.apply.engine import EVENTS, OFFSET, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
 from tailrace.apply.history import HIDE, LATE, NEWS, WHY, Tracking
 from tailrace.apply.ranges import Ranges, bounds, ranges
 from tailrace.apply.target import Applied, Batch, Historic, Mark, Refusal, Sending, Target
@@ -100,6 +100,9 @@ class Flow:
     tracking: Tracking | None = None
     replay: bool = False
     """The events had been put aside, and come again."""
+    told: Callable[[Tally, DataFrame, DataFrame], None] = lambda *_: None
+    """Is told before anything is committed what is counted: the events that are rejected, and those that are taken,
+    by position, with how many they are."""
 
     def apply(self, events: DataFrame, mark: Callable[[str, str], Mark]) -> Outcome:
         """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
@@ -120,6 +123,7 @@ class Flow:
             changes = changes.localCheckpoint()
             judged = self._judged(changes, self._ranges(seen), floor)
             changes = judged.where(column(PROBLEM).isNull())
+        chosen = changes
         changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
         if self.ties and (self.partial or self.soft):
             changes = engine.one_per_position(changes, self.shape.keys, self.order)
@@ -135,6 +139,7 @@ class Flow:
         if judged is not None and (lost := judged.where(column(PROBLEM).isNotNull()).count()):
             self.reject(judged.where(column(PROBLEM).isNotNull()))
             tally = replace(tally, rejected=tally.rejected + lost)
+        self._tell(tally, events, chosen.select(POSITION, F.lit(1).alias(EVENTS)))
         self.target.evolve(self.shape.name, self.fitted)
         if not tally.applied:
             return Outcome(tally)
@@ -197,6 +202,8 @@ class Flow:
             why = changes.join(lost, [*table.keys, POSITION]).withColumn(PROBLEM, F.col(WHY))
             self.reject(why)
             tally = tally.reject(figures["lost"])
+        told_of = line.where(F.col(WHY).isNull() & (F.col(NEWS) > 0))
+        self._tell(tally, events, told_of.select(POSITION, (F.col(NEWS) - F.col(LATE)).alias(EVENTS)))
         self.target.evolve(self.shape.name, self.fitted)
         hidden = history.to_hide(line, table) if figures["hidden"] else None
         if tally.cut:
@@ -208,6 +215,9 @@ class Flow:
         rows = line.where(column(OP).isNotNull())
         batch = Batch(table, rows, new, hidden=hidden, after=self._after(), replay=self.replay)
         return Outcome(tally, self.target.apply(batch), new)
+
+    def _tell(self, tally: Tally, events: DataFrame, taken: DataFrame) -> None:
+        self.told(tally, events.where(column(PROBLEM).isNotNull()), taken)
 
     def _after(self) -> Mark | None:
         return self.before if self.alone else None

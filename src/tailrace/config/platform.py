@@ -103,6 +103,9 @@ class ControlConfig(Model):
 
     root: Path = Path("./.tailrace")
     """The folder; each pipeline has one below it, named after its `pipeline_id`."""
+    audit_dsn: Secret | None = None
+    """Where the catalogue and the audit of files are kept: a PostgreSQL database, `postgresql://user:password@host/name`,
+    in a schema `tailrace_files_<log>`. An SQLite file below `root` if unset. It must not change for a pipeline."""
 
 
 class LogConfig(Model):

@@ -1,4 +1,4 @@
-"""The catalogue of a feed's files, and what became of each: a table for operators, in SQLite.
+"""The catalogue of a feed's files, and what became of each: tables for operators, in SQLite or in PostgreSQL.
 
     pending ──▶ processing ──▶ committed
                     └────────▶ failed
@@ -6,62 +6,48 @@
 A file is entered once, with a number and offsets that are never given again. What a target includes is in the
 target itself; the states here follow it, and are put right from its mark after a crash. To claim files is one
 transaction. A claim whose owner has not been heard of for a while may be taken over; should that owner wake, the
-target's own mark and epoch keep it from applying anything twice.
+target's own mark and epoch keep it from applying anything twice, and what it says here is not heard.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tailrace.core.errors import Halt, Retryable
-from tailrace.core.feed import Entry, Examined, Outcome, Seen
+from tailrace.control._audit_store import Session, SqliteStore, Store
+from tailrace.core.feed import Entry, Examined, Fate, Outcome, Seen, State
 
-_FORMAT = 1
-_PATIENCE = 30.0
-_TABLES = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS files (
-  number INTEGER PRIMARY KEY, name TEXT NOT NULL, size INTEGER NOT NULL, modified_ns INTEGER NOT NULL,
-  sequence TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, sha256 TEXT NOT NULL, content TEXT NOT NULL,
-  entered_at TEXT NOT NULL, repeats INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS files_name ON files (name, number);
-CREATE INDEX IF NOT EXISTS files_sha256 ON files (sha256);
-CREATE TABLE IF NOT EXISTS work (
-  target TEXT NOT NULL, number INTEGER NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL, worker TEXT NOT NULL,
-  claimed_at TEXT NOT NULL, heartbeat TEXT NOT NULL, rows INTEGER, rejected INTEGER, error TEXT, run_id TEXT NOT NULL,
-  upto INTEGER, settled_at TEXT, PRIMARY KEY (target, number));
-CREATE INDEX IF NOT EXISTS work_state ON work (target, state, number);
-"""
-_COLUMNS = "number, name, size, modified_ns, sequence, first, last, content, repeats"
+_COLUMNS = "number, name, size, modified_ns, sequence, first, last, content, repeats, tag"
+_SHOWN = (
+    "attempts", "worker", "claimed_at", "heartbeat", "rows", "applied", "superseded", "filtered", "rejected", "error",
+    "run_id", "upto", "settled_at",
+)  # fmt: skip
+_MANY = 5_000
+"""Values in one statement: a database takes no more than some ten thousand."""
 
 
 class Audit:
     """The catalogue and the audit of one feed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._turn = threading.Lock()
+    def __init__(self, place: Path | Store) -> None:
+        self._store: Store = SqliteStore(place) if isinstance(place, Path) else place
 
     # -- the catalogue
 
     def about(self, name: str) -> str | None:
         """Return what is remembered under `name`."""
-        with self._open() as db:
-            found = db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchone()
-            return None if found is None else str(found[0])
+        with self._store.open(write=False) as db:
+            found = db.rows("SELECT value FROM about WHERE name = ?", [name])
+            return str(found[0][0]) if found else None
 
     def remember(self, name: str, value: str) -> None:
         """Remember `value` under `name`."""
-        with self._open(write=True) as db:
-            db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", [name, value])
+        with self._store.open(write=True) as db:
+            _remember(db, name, value)
 
     def enter(self, files: Iterable[tuple[Seen, Examined, int]]) -> list[Entry]:
         """Give files their numbers and offsets, all in one transaction; each says which entry it repeats, or -1.
@@ -69,19 +55,21 @@ class Audit:
         A file that is no repeat and is there already, because somebody else has seen it too, is left out.
         """
         entered = []
-        with self._open(write=True) as db:
-            number, last = db.execute("SELECT coalesce(max(number), -1), coalesce(max(last), -1) FROM files").fetchone()
+        with self._store.open(write=True) as db:
+            ((number, last),) = db.rows("SELECT coalesce(max(number), -1), coalesce(max(last), -1) FROM files")
             for seen, content, repeats in files:
                 same = "SELECT 1 FROM files WHERE name = ? AND sequence = ? AND sha256 = ? AND repeats < 0"
-                if repeats < 0 and db.execute(same, [seen.name, seen.order, content.sha256]).fetchone():
+                if repeats < 0 and db.rows(same, [seen.name, seen.order, content.sha256]):
                     continue
                 number, first, last = number + 1, last + 1, last + max(content.rows, 1)
-                entry = Entry(number, seen.name, seen.size, seen.modified_ns, seen.order, first, last, content, repeats)
-                db.execute(
-                    "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                entry = Entry(
+                    number, seen.name, seen.size, seen.modified_ns, seen.order, first, last, content, repeats, seen.tag
+                )
+                db.run(
+                    "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [
-                        number, seen.name, seen.size, seen.modified_ns, seen.order, first, last, content.sha256,
-                        json.dumps(asdict(content)), _now(), repeats,
+                        number, seen.name, seen.size, seen.modified_ns, seen.tag, seen.order, first, last,
+                        content.sha256, json.dumps(asdict(content)), _now(), repeats,
                     ],
                 )  # fmt: skip
                 entered.append(entry)
@@ -93,28 +81,56 @@ class Audit:
 
     def newest(self, names: Sequence[str]) -> dict[str, Entry]:
         """Return the newest entry of each of the files called `names` that has one."""
-        newest = f"SELECT max(number) FROM files WHERE name IN ({','.join('?' * len(names))}) GROUP BY name"
-        return {entry.name: entry for entry in self._entries(f"WHERE number IN ({newest})", names)}
+        newest = f"SELECT max(number) FROM files WHERE name IN ({_marks(names)}) GROUP BY name"
+        return {entry.name: entry for entry in self._entries(f"WHERE number IN ({newest})", names)} if names else {}
+
+    def states(self, names: Sequence[str]) -> dict[str, State]:
+        """Return what files were when they were entered last; those that never were are left out."""
+        if not names:
+            return {}
+        newest = f"SELECT max(number) FROM files WHERE name IN ({_marks(names)}) GROUP BY name"
+        query = f"SELECT name, size, modified_ns, tag FROM files WHERE number IN ({newest})"
+        with self._store.open(write=False) as db:
+            return {name: State(*state) for name, *state in db.rows(query, names)}
+
+    def placed(self, orders: Sequence[str]) -> set[str]:
+        """Return those of `orders` at which a file was entered."""
+        found: set[str] = set()
+        with self._store.open(write=False) as db:
+            for start in range(0, len(orders), _MANY):
+                some = orders[start : start + _MANY]
+                found |= {
+                    row[0] for row in db.rows(f"SELECT sequence FROM files WHERE sequence IN ({_marks(some)})", some)
+                }
+        return found
+
+    def followed(self) -> int | None:
+        """Return the number of the last manifest all of whose files were entered; `None` if there is none."""
+        said = self.about("manifest")
+        return None if said is None else int(said)
+
+    def follow(self, sequence: int) -> None:
+        """Note that manifests up to number `sequence` were followed; it never goes back."""
+        before = self.followed()
+        if before is None or before < sequence:
+            self.remember("manifest", str(sequence))
 
     def repeated(self, numbers: Sequence[int]) -> set[int]:
         """Return those of `numbers` that were asked for again, and so stand in the catalogue once more, further on."""
-        marks = ",".join("?" * len(numbers))
-        with self._open() as db:
+        if not numbers:
+            return set()
+        with self._store.open(write=False) as db:
             return {
-                row[0] for row in db.execute(f"SELECT repeats FROM files WHERE repeats IN ({marks})", list(numbers))
-            }
+                row[0]
+                for row in db.rows(
+                    "SELECT repeats FROM files WHERE repeats BETWEEN ? AND ?", [min(numbers), max(numbers)]
+                )
+            } & set(numbers)
 
-    def versions(self, name: str) -> int:
-        """Return how many different contents the file called `name` has had."""
-        with self._open() as db:
-            return int(db.execute("SELECT count(*) FROM files WHERE name = ? AND repeats < 0", [name]).fetchone()[0])
-
-    def touched(self, number: int, seen: Seen) -> None:
+    def touched(self, number: int, state: State) -> None:
         """Note that a file has another time of change, and the content that it had."""
-        with self._open(write=True) as db:
-            db.execute(
-                "UPDATE files SET size = ?, modified_ns = ? WHERE number = ?", [seen.size, seen.modified_ns, number]
-            )
+        with self._store.open(write=True) as db:
+            db.run("UPDATE files SET size = ?, modified_ns = ?, tag = ? WHERE number = ?", [*state, number])
 
     def after(self, offset: int, upto: int, most: int) -> list[Entry]:
         """Return the first entries that lie behind `offset`, and not behind `upto`."""
@@ -122,8 +138,8 @@ class Audit:
 
     def head(self) -> int:
         """Return the last offset of the last entry; -1 if there is none."""
-        with self._open() as db:
-            return int(db.execute("SELECT coalesce(max(last), -1) FROM files").fetchone()[0])
+        with self._store.open(write=False) as db:
+            return int(db.rows("SELECT coalesce(max(last), -1) FROM files")[0][0])
 
     def find(self, what: str) -> list[Entry]:
         """Return the entries of the file called `what`, or whose hash begins like that."""
@@ -139,75 +155,96 @@ class Audit:
 
     def claim(self, target: str, numbers: Sequence[int], worker: str, run_id: str, stale: timedelta) -> bool:
         """Take files for `target`, all or none; false if somebody else has one of them and was heard of lately."""
-        with self._open(write=True) as db:
-            for number in numbers:
-                held = db.execute(
-                    "SELECT worker, heartbeat FROM work WHERE target = ? AND number = ? AND state = 'processing'",
-                    [target, number],
-                ).fetchone()
-                if held and held[0] != worker and datetime.fromisoformat(held[1]) > datetime.now(UTC) - stale:
-                    return False
-            for number in numbers:
-                db.execute(
-                    "INSERT INTO work VALUES (?, ?, 'processing', 1, ?, ?, ?, NULL, NULL, NULL, ?, NULL, NULL) "
-                    "ON CONFLICT (target, number) DO UPDATE SET state = 'processing', attempts = attempts + 1, "
-                    "worker = excluded.worker, claimed_at = excluded.claimed_at, heartbeat = excluded.heartbeat, "
-                    "error = NULL, run_id = excluded.run_id",
-                    [target, number, worker, _now(), _now(), run_id],
-                )
+        mine, now = set(numbers), _now()
+        with self._store.open(write=True) as db:
+            held = db.rows(
+                "SELECT number, worker, heartbeat FROM work WHERE target = ? AND state = 'processing' "
+                "AND number BETWEEN ? AND ?",
+                [target, min(mine), max(mine)],
+            )
+            alive = datetime.now(UTC) - stale
+            if any(n in mine and who != worker and datetime.fromisoformat(beat) > alive for n, who, beat in held):
+                return False
+            db.many(
+                "INSERT INTO work (target, number, state, attempts, worker, claimed_at, heartbeat, run_id) "
+                "VALUES (?, ?, 'processing', 1, ?, ?, ?, ?) "
+                "ON CONFLICT (target, number) DO UPDATE SET state = 'processing', attempts = work.attempts + 1, "
+                "worker = excluded.worker, claimed_at = excluded.claimed_at, heartbeat = excluded.heartbeat, "
+                "error = NULL, run_id = excluded.run_id",
+                [[target, number, worker, now, now, run_id] for number in numbers],
+            )
             return True
 
     def beat(self, target: str, worker: str) -> None:
         """Say that the owner of claims is alive."""
-        with self._open(write=True) as db:
-            db.execute(
+        with self._store.open(write=True) as db:
+            db.run(
                 "UPDATE work SET heartbeat = ? WHERE target = ? AND worker = ? AND state = 'processing'",
                 [_now(), target, worker],
             )
 
     def abandon(self, target: str, worker: str) -> None:
         """Let go of the claims of all workers whose names begin with `worker`; what they did not finish is pending."""
-        with self._open(write=True) as db:
-            db.execute(
+        with self._store.open(write=True) as db:
+            db.run(
                 "UPDATE work SET state = 'pending' "
                 "WHERE target = ? AND substr(worker, 1, ?) = ? AND state = 'processing'",
                 [target, len(worker), worker],
             )
 
-    def found(self, target: str, outcomes: Iterable[Outcome]) -> None:
-        """Note what a slice found in its files; one with a problem has failed."""
-        with self._open(write=True) as db:
-            for outcome in outcomes:
-                db.execute(
-                    "UPDATE work SET rows = ?, rejected = ?, error = ?, "
-                    "state = CASE WHEN ? THEN 'failed' ELSE state END, "
-                    "settled_at = CASE WHEN ? THEN ? END WHERE target = ? AND number = ?",
-                    [
-                        outcome.rows, outcome.rejected, outcome.problem or None, bool(outcome.problem),
-                        bool(outcome.problem), _now(), target, outcome.number,
-                    ],
-                )  # fmt: skip
+    def found(self, target: str, worker: str, outcomes: Iterable[Outcome]) -> None:
+        """Note what a slice found in its files, if `worker` still has them; one with a problem has failed."""
+        now = _now()
+        every = list(outcomes)
+        mine = "WHERE target = ? AND number = ? AND worker = ? AND state = 'processing'"
+        with self._store.open(write=True) as db:
+            db.many(
+                f"UPDATE work SET rows = ?, rejected = ?, error = NULL, settled_at = NULL {mine}",
+                [[o.rows, o.rejected, target, o.number, worker] for o in every if not o.problem],
+            )
+            db.many(
+                "UPDATE work SET rows = ?, rejected = ?, error = ?, state = 'failed', settled_at = ?, applied = NULL, "
+                f"superseded = NULL, filtered = NULL {mine}",
+                [[o.rows, o.rejected, o.problem, now, target, o.number, worker] for o in every if o.problem],
+            )
+
+    def expect(self, target: str, worker: str, fates: Iterable[Fate]) -> None:
+        """Note what the commit that comes next makes of the rows of files; without it, it is noted once more."""
+        with self._store.open(write=True) as db:
+            db.many(
+                "UPDATE work SET applied = ?, rejected = ?, filtered = 0, superseded = rows - ? "
+                "WHERE target = ? AND number = ? AND worker = ? AND state = 'processing'",
+                [[f.applied, f.rejected, f.applied + f.rejected, target, f.number, worker] for f in fates],
+            )
 
     def settle(self, target: str, place: int, run_id: str) -> None:
         """Note that `target` includes everything up to `place`; what failed stays failed."""
-        with self._open(write=True) as db:
-            db.execute(
+        now = _now()
+        with self._store.open(write=True) as db:
+            found = db.rows("SELECT number, last FROM files WHERE first <= ? ORDER BY first DESC LIMIT 1", [place])
+            if not found:
+                return
+            upto = found[0][0] if found[0][1] <= place else found[0][0] - 1
+            db.run(
                 "UPDATE work SET state = 'committed', upto = ?, settled_at = ? "
-                "WHERE target = ? AND state IN ('processing', 'pending') "
-                "AND number IN (SELECT number FROM files WHERE last <= ?)",
-                [place, _now(), target, place],
+                "WHERE target = ? AND state IN ('processing', 'pending') AND number <= ?",
+                [place, now, target, upto],
             )
-            db.execute(
-                "INSERT OR IGNORE INTO work SELECT ?, number, 'committed', 0, '', ?, ?, NULL, NULL, NULL, ?, ?, ? "
-                "FROM files WHERE last <= ?",
-                [target, _now(), _now(), run_id, place, _now(), place],
+            query = "SELECT count(*) FROM work WHERE target = ? AND number <= ?"
+            if db.rows(query, [target, upto])[0][0] > upto:
+                return
+            db.run(
+                "INSERT INTO work "
+                "(target, number, state, attempts, worker, claimed_at, heartbeat, run_id, upto, settled_at) "
+                "SELECT ?, number, 'committed', 0, '', ?, ?, ?, ?, ? FROM files WHERE number <= ? "
+                "ON CONFLICT (target, number) DO NOTHING",
+                [target, now, now, run_id, place, now, upto],
             )
 
     def failed_everywhere(self, number: int) -> bool:
         """Say whether every target that has looked at an entry has refused it, and at least one has."""
-        with self._open() as db:
-            states = {row[0] for row in db.execute("SELECT state FROM work WHERE number = ?", [number])}
-        return states == {"failed"}
+        with self._store.open(write=False) as db:
+            return {row[0] for row in db.rows("SELECT state FROM work WHERE number = ?", [number])} == {"failed"}
 
     def failed(self) -> list[Entry]:
         """Return the entries that failed in some target and were not asked for again."""
@@ -218,118 +255,62 @@ class Audit:
 
     def rows(self, targets: Sequence[str], numbers: Sequence[int] | None = None) -> list[dict[str, object]]:
         """Return a record for each file and target, the oldest first; of `numbers` only, if they are given."""
+        where = "" if numbers is None else f"WHERE f.number IN ({_marks(numbers)})"
         query = (
-            "SELECT f.number, f.name, f.size, f.sha256, f.entered_at, f.repeats, w.* FROM files f "
-            "LEFT JOIN work w ON w.number = f.number AND w.target = ? {where} ORDER BY f.number"
+            "SELECT f.number, f.name, w.state, f.sha256, f.size, f.entered_at, f.repeats, "
+            f"{', '.join(f'w.{name}' for name in _SHOWN)} FROM files f "
+            f"LEFT JOIN work w ON w.number = f.number AND w.target = ? {where} ORDER BY f.number"
         )
-        marks = ",".join("?" * len(numbers or ()))
-        where = "" if numbers is None else f"WHERE f.number IN ({marks})"
         found = []
-        with self._open() as db:
+        with self._store.open(write=False) as db:
             for target in targets:
-                rows = db.execute(query.format(where=where), [target, *(numbers or ())])
-                found += [{**_shown(row), "target": target} for row in rows]
+                found += [_shown(row, target) for row in db.rows(query, [target, *(numbers or ())])]
         return sorted(found, key=lambda row: (int(str(row["number"])), str(row["target"])))
 
     def counts(self, targets: Sequence[str]) -> list[dict[str, object]]:
         """Return how many files are in which state, by target."""
         found = []
-        with self._open() as db:
-            total = int(db.execute("SELECT count(*) FROM files").fetchone()[0])
+        with self._store.open(write=False) as db:
+            total = int(db.rows("SELECT count(*) FROM files")[0][0])
             for target in targets:
-                states = dict(db.execute("SELECT state, count(*) FROM work WHERE target = ? GROUP BY state", [target]))
-                known = {state: int(states.get(state, 0)) for state in ("processing", "committed", "failed")}
+                query = "SELECT state, count(*) FROM work WHERE target = ? GROUP BY state"
+                states = {state: int(count) for state, count in db.rows(query, [target])}
+                known = {state: states.get(state, 0) for state in ("processing", "committed", "failed")}
                 found.append({"target": target, "files": total, "pending": total - sum(known.values()), **known})
         return found
 
-    # -- the file
-
-    @property
-    def exists(self) -> bool:
-        """Say whether there is a catalogue already."""
-        return self._path.exists()
-
     def _entries(self, rest: str, values: Sequence[object] = ()) -> list[Entry]:
-        with self._open() as db:
-            found = db.execute(f"SELECT {_COLUMNS} FROM files {rest}", list(values)).fetchall()
-        return [_entry(row) for row in found]
-
-    @contextlib.contextmanager
-    def _open(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        with self._turn, _translated(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not self._path.exists()
-            connection = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
-            with contextlib.closing(connection):
-                connection.row_factory = sqlite3.Row
-                connection.execute("PRAGMA synchronous = FULL")
-                if fresh or connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT;")
-                self._refuse_newer(connection)
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                # Closing without a commit undoes everything.
-                yield connection
-                connection.execute("COMMIT")
-
-    def _refuse_newer(self, connection: sqlite3.Connection) -> None:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > _FORMAT:
-            raise Halt(
-                "state-too-new",
-                f'the catalogue "{self._path}" has format {version}, and this release reads up to {_FORMAT}',
-                "A newer release wrote it. Run that release or a later one.",
-            )
+        with self._store.open(write=False) as db:
+            return [_entry(row) for row in db.rows(f"SELECT {_COLUMNS} FROM files {rest}", values)]
 
 
-def _entry(row: sqlite3.Row) -> Entry:
-    number, name, size, modified_ns, order, first, last, content, repeats = row
-    return Entry(number, name, size, modified_ns, order, first, last, Examined(**json.loads(content)), repeats)
+def _remember(db: Session, name: str, value: str) -> None:
+    db.run("INSERT INTO about VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", [name, value])
 
 
-def _shown(row: sqlite3.Row) -> dict[str, object]:
-    names = (
-        "attempts",
-        "worker",
-        "claimed_at",
-        "heartbeat",
-        "rows",
-        "rejected",
-        "error",
-        "run_id",
-        "upto",
-        "settled_at",
-    )
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    number, name, size, modified_ns, order, first, last, content, repeats, tag = row
+    return Entry(number, name, size, modified_ns, order, first, last, Examined(**json.loads(content)), repeats, tag)
+
+
+def _shown(row: tuple[Any, ...], target: str) -> dict[str, object]:
+    number, name, state, sha256, size, entered_at, repeats, *work = row
     return {
-        "number": row[0],
-        "file": row["name"],
-        "target": "",
-        "state": row["state"] or "pending",
-        "sha256": row["sha256"],
-        "size": row["size"],
-        "entered_at": row["entered_at"],
-        "repeats": None if row["repeats"] < 0 else row["repeats"],
-        **{name: row[name] for name in names},
+        "number": number,
+        "file": name,
+        "target": target,
+        "state": state or "pending",
+        "sha256": sha256,
+        "size": size,
+        "entered_at": entered_at,
+        "repeats": None if repeats < 0 else repeats,
+        **dict(zip(_SHOWN, work, strict=True)),
     }
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-@contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        code: Any = getattr(error, "sqlite_errorcode", 0)
-        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise Retryable("state-write", f'another process kept the catalogue "{path}" locked') from error
-        if code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            hint = "Free some space on its disk, or set control.root to another one."
-            raise Retryable("disk-full", f'the catalogue "{path}" could not be written: {error}', hint) from error
-        raise Halt(
-            "corrupt-state",
-            f'the catalogue "{path}" cannot be read: {error}',
-            "Restore it from a backup. If there is none, run cdc undeploy and then cdc run, which reads the feed anew.",
-        ) from error

@@ -1,13 +1,23 @@
 """A file of a feed: what tells it from every other, and where its rows lie in the change log.
 
-A feed is a directory that somebody else fills with files of changes. Every file that is taken gets a place in a
-catalogue, once and for good; its rows have the offsets from `first` on. `order` is the place that the file has in
-the feed's own order, as text that compares in that order, whenever the file may have come.
+A feed is a directory, or a prefix of a bucket, that somebody else fills with files of changes. Every file that is
+taken gets a place in a catalogue, once and for good; its rows have the offsets from `first` on. `order` is the place
+that the file has in the feed's own order, as text that compares in that order, whenever the file may have come.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class State(NamedTuple):
+    """What tells without reading that a file is not what it was."""
+
+    size: int
+    modified_ns: int
+    tag: str = ""
+    """What a store says identifies the content; empty for a file of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,14 @@ class Seen:
     order: str
     sha256: str = ""
     """The hash that a manifest says it has; empty if none does."""
+    tag: str = ""
+    listed: bool = False
+    """A manifest lists it at a place that was not followed yet."""
+
+    @property
+    def state(self) -> State:
+        """What it was when it was seen."""
+        return State(self.size, self.modified_ns, self.tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,12 @@ class Entry:
     content: Examined
     of: int = -1
     """The entry that this one is a repeat of, on request; -1 if it is none."""
+    tag: str = ""
+
+    @property
+    def state(self) -> State:
+        """What the file was when it was entered."""
+        return State(self.size, self.modified_ns, self.tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +90,15 @@ class Outcome:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a commit makes of the rows of one file; what is none of these is superseded."""
+
+    number: int
+    applied: int
+    rejected: int
+
+
 def name_order(name: str, version: int = 0) -> str:
     """Return the place of a file in the order of names; a later version of one name comes after it."""
     return f"{name.encode('utf-8', 'surrogateescape').hex()}.{version:04x}"
@@ -76,6 +109,24 @@ def modified_order(modified_ns: int, name: str, version: int = 0) -> str:
     return f"{max(modified_ns, 0):016x}.{name_order(name, version)}"
 
 
-def manifest_order(sequence: int, index: int) -> str:
+def manifest_order(sequence: int, index: int, version: int = 0) -> str:
     """Return the place of the file that is the `index`th of the manifest with number `sequence`."""
-    return f"{sequence:016x}.{index:08x}"
+    return f"{sequence:016x}.{index:08x}.{version:04x}"
+
+
+def version_of(order: str) -> int:
+    """Return which version of a file has this place."""
+    return int(order.rpartition(".")[2], 16)
+
+
+def next_version(order: str) -> str:
+    """Return the place right behind `order`, for other content in the place of a file."""
+    return f"{order.rpartition('.')[0]}.{version_of(order) + 1:04x}"
+
+
+ORDERS = {
+    "name": r"([0-9a-f]*\.[0-9a-f]{4})",
+    "modified": r"([0-9a-f]{16}\.[0-9a-f]*\.[0-9a-f]{4})",
+    "manifest": r"([0-9a-f]{16}\.[0-9a-f]{8}\.[0-9a-f]{4})",
+}
+"""What a place looks like, by the order of the feed: it is found again in the position of a row."""

@@ -12,9 +12,9 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
@@ -37,63 +37,102 @@ class _Unreadable(Exception):
     """Why a file cannot be read, as `code: words`."""
 
 
-def examine(path: Path, kind: str, encoding: str, max_row_bytes: int) -> Examined:
-    """Look at every byte of the file at `path`; an OSError if it cannot be opened or read."""
+def examine(file: BinaryIO, name: str, kind: str, encoding: str, max_row_bytes: int) -> Examined:
+    """Look at every byte of `file`, whose name says how it is packed; an OSError if it cannot be read."""
     digest = hashlib.sha256()
     if kind == "parquet":
-        with path.open("rb") as file:
-            for piece in iter(lambda: file.read(_PIECE), b""):
-                digest.update(piece)
-        return _parquet(path, digest.hexdigest())
-    found = _Text(kind, encoding, max_row_bytes)
-    problem = ""
-    with path.open("rb") as file:
-        try:
-            for piece in _plain(file, digest, packed=path.name.endswith(".gz")):
-                found.feed(piece)
-            found.end()
-        except _Unreadable as error:
-            problem = str(error)
         for piece in iter(lambda: file.read(_PIECE), b""):
             digest.update(piece)
-    whole = kind == "csv" and (found.quoted_break or path.name.endswith(".gz"))
+        return _parquet(file, digest.hexdigest())
+    found = _Text(kind, encoding, max_row_bytes)
+    packed = next((ending for ending in _UNPACK if name.endswith(ending)), "")
+    problem = ""
+    try:
+        for piece in _plain(file, digest, packed):
+            found.feed(piece)
+        found.end()
+    except _Unreadable as error:
+        problem = str(error)
+    for piece in iter(lambda: file.read(_PIECE), b""):
+        digest.update(piece)
+    whole = kind == "csv" and (found.quoted_break or bool(packed))
     header, trouble = found.header() if kind == "csv" and not problem else ("", problem)
     return Examined(digest.hexdigest(), max(found.lines, 1), header, whole, found.damaged, trouble)
 
 
-def _plain(file: BinaryIO, digest: Digest, *, packed: bool) -> Iterator[bytes]:
-    read = made = 0
-    unpack = _Unpack() if packed else None
-    while piece := file.read(_PIECE):
-        digest.update(piece)
-        read += len(piece)
-        for plain in unpack.feed(piece) if unpack else (piece,):
-            made += len(plain)
-            if packed and made > max(_LARGE, _BOMB * read):
-                raise _Unreadable(f"too-large: the file grows by more than {_BOMB} times when it is unpacked")
-            yield plain
-    if unpack and (unpack.open or not read):
+def _plain(file: BinaryIO, digest: Digest, packed: str) -> Iterator[bytes]:
+    source = _Counted(file, digest)
+    made = 0
+    for plain in _UNPACK[packed](source) if packed else iter(lambda: source.read(_PIECE), b""):
+        made += len(plain)
+        if packed and made > max(_LARGE, _BOMB * source.count):
+            raise _Unreadable(f"too-large: the file grows by more than {_BOMB} times when it is unpacked")
+        yield plain
+    if packed and not source.count:
         raise _Unreadable("malformed: the packed file ends too early")
 
 
-class _Unpack:
-    """Unpacks what gzip wrote, in pieces; several packed files one after the other are one."""
+class _Counted:
+    """A file whose bytes are hashed and counted as they are read."""
 
-    def __init__(self) -> None:
-        self.open = False
-        self._inside = zlib.decompressobj(wbits=31)
+    closed = False
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
+    def __init__(self, file: BinaryIO, digest: Digest) -> None:
+        self.count = 0
+        self._file = file
+        self._digest = digest
+
+    def read(self, size: int = _PIECE) -> bytes:
+        piece = self._file.read(size)
+        self._digest.update(piece)
+        self.count += len(piece)
+        return piece
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Leave the file to whoever opened it."""
+        self.closed = True
+
+
+def _gzip(source: _Counted) -> Iterator[bytes]:
+    """Unpack what gzip wrote, in pieces; several packed files one after the other are one."""
+    inside, begun = zlib.decompressobj(wbits=31), False
+    while piece := source.read(_PIECE):
         while piece:
-            self.open = True
+            begun = True
             try:
-                plain = self._inside.decompress(piece, _PIECE)
+                plain = inside.decompress(piece, _PIECE)
             except zlib.error as error:
                 raise _Unreadable("malformed: the file is not what gzip writes") from error
-            piece = self._inside.unconsumed_tail
-            if self._inside.eof:
-                piece, self._inside, self.open = self._inside.unused_data, zlib.decompressobj(wbits=31), False
+            piece = inside.unconsumed_tail
+            if inside.eof:
+                piece, inside, begun = inside.unused_data, zlib.decompressobj(wbits=31), False
             yield plain
+    if begun:
+        raise _Unreadable("malformed: the packed file ends too early")
+
+
+def _zstd(source: _Counted) -> Iterator[bytes]:
+    """Unpack what zstd wrote, in pieces; several frames one after the other are one file."""
+    read = pa.CompressedInputStream(pa.PythonFile(source, "r"), "zstd")
+    while True:
+        try:
+            plain = read.read(_PIECE)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            early = "Truncated" in str(error)
+            why = "the packed file ends too early" if early else "the file is not what zstd writes"
+            raise _Unreadable(f"malformed: {why}") from error
+        if not plain:
+            return
+        yield plain
+
+
+_UNPACK = {".gz": _gzip, ".zst": _zstd}
+"""How a file is packed, by the ending of its name."""
 
 
 class _Text:
@@ -170,11 +209,11 @@ class _Text:
         return json.dumps(names), ""
 
 
-def _parquet(path: Path, digest: str) -> Examined:
+def _parquet(file: BinaryIO, digest: str) -> Examined:
     try:
-        with pq.ParquetFile(path) as file:
-            schema = str(file.schema_arrow.remove_metadata())
-            return Examined(digest, max(file.metadata.num_rows, 1), schema)
+        with pq.ParquetFile(file) as read:
+            schema = str(read.schema_arrow.remove_metadata())
+            return Examined(digest, max(read.metadata.num_rows, 1), schema)
     except (ArrowException, ValueError, OSError) as error:
         said = " ".join(str(error).split())[:200]
         return Examined(digest, 1, problem=f"malformed: not a Parquet file: {said}")

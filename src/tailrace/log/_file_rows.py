@@ -7,7 +7,8 @@ beginning to its end, so numbers and counts together say which row of its file a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import groupby
 from pathlib import Path
@@ -26,23 +27,32 @@ from tailrace.spark.kinds import kind_of
 
 _CORRUPT = "_cdc_corrupt"
 _ALIKE = tuple[str, bool, bool]
+_PLAIN = re.compile(r"/[A-Za-z0-9._/=-]+")
 
 
 class Rows:
     """Reads files of one feed."""
 
-    def __init__(self, spark: SparkSession, root: Path, kind: str, encoding: str, max_row_bytes: int) -> None:
+    def __init__(
+        self, spark: SparkSession, paths: Mapping[str, Path], kind: str, encoding: str, max_row_bytes: int
+    ) -> None:
         self._spark = spark
-        self._root = root
+        self._paths = paths
         self._kind = kind
         self._encoding = encoding
         self._max_row_bytes = max_row_bytes
 
-    def uri(self, name: str) -> str:
-        """Return the name that Spark gives a file."""
+    def uris(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the name that Spark gives each file."""
         context: Any = self._spark.sparkContext
-        path = context._jvm.org.apache.spark.paths.SparkPath.fromPathString(f"file:{self._root / name}")
-        return str(path.urlEncoded())
+        named = context._jvm.org.apache.spark.paths.SparkPath.fromPathString
+        plain = str(named("file:/plain").urlEncoded()).removesuffix("plain")
+        # Asking the JVM takes longer than reading a small file, and most names need no escaping.
+        return {
+            name: f"{plain}{path[1:]}" if _PLAIN.fullmatch(path) else str(named(f"file:{path}").urlEncoded())
+            for name in names
+            for path in [str(self._paths[name])]
+        }
 
     def absent(self, entry: Entry, envelope: Flat) -> str:
         """Say which column a file lacks; of JSON it is not known before it is read."""
@@ -53,7 +63,7 @@ class Rows:
     def kinds(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Return the columns that files have, with their types, as far as the files tell them."""
         found: dict[str, str] = {}
-        for (header, _, _), alike in _alike(entries):
+        for (header, _, _), alike in sorted(_alike(entries), key=lambda group: min(e.number for e in group[1])):
             if self._kind == "csv":
                 found |= dict.fromkeys(json.loads(header), "string")
             elif self._kind == "ndjson":
@@ -61,7 +71,7 @@ class Rows:
             else:
                 table = widened(None, found, "files", ())
                 more = {f.name: kind_of(f.dataType) for f in self._parquet(alike).schema}
-                found = {c.name: c.type for c in widened(table, more, "files", ()).columns}
+                found = {c.name: c.type for c in widened(table, more, "files", (), firmly=True).columns}
         return found
 
     def opened(self, entries: Sequence[Entry], envelope: Flat, table: Table) -> DataFrame:
@@ -94,24 +104,24 @@ class Rows:
                 maxCharsPerColumn=str(self._max_row_bytes),
                 maxColumns=str(len(names) + 100),
             )
-            .csv(self._paths(entries))
+            .csv(self._files(entries))
         )
         raw = F.struct(*(F.col(f"c{n}").alias(name) for n, name in enumerate(names))).alias("raw")
         return read.select(*_where(), raw, F.col(_CORRUPT).alias("corrupt"))
 
     def _lines(self, entries: Sequence[Entry]) -> DataFrame:
-        read = self._reader().option("lineSep", "\n").text(self._paths(entries))
+        read = self._reader().option("lineSep", "\n").text(self._files(entries))
         return read.where(F.trim(F.col("value"), F.lit(" \t\r")) != "").select(*_where(), "value")
 
     def _parquet(self, entries: Sequence[Entry]) -> DataFrame:
-        return self._reader().parquet(*self._paths(entries))
+        return self._reader().parquet(*self._files(entries))
 
     def _reader(self) -> DataFrameReader:
         # A name may hold what would be a pattern.
         return self._spark.read.option("__globPaths__", "false")
 
-    def _paths(self, entries: Sequence[Entry]) -> list[str]:
-        return [f"file:{self._root / entry.name}" for entry in entries]
+    def _files(self, entries: Sequence[Entry]) -> list[str]:
+        return [f"file:{self._paths[entry.name]}" for entry in entries]
 
 
 def _where() -> list[Any]:

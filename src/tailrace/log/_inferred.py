@@ -33,13 +33,23 @@ def _plain(kind: DataType) -> str:
     return "string" if isinstance(kind, ArrayType | StructType) else kind.simpleString()
 
 
-def widened(have: Table | None, found: dict[str, str], name: str, keys: tuple[str, ...]) -> Table:
-    """Return the table that holds what `have` held and what was `found` now."""
+def widened(
+    have: Table | None, found: dict[str, str], name: str, keys: tuple[str, ...], *, firmly: bool = False
+) -> Table:
+    """Return the table that holds what `have` held and what was `found` now.
+
+    A type that does not go together with what it was halts; `firmly` keeps what it was, and whoever reads the rows
+    rejects the values that are none.
+    """
     columns = {column.name: column.type for column in have.columns} if have else {}
     for column, kind in found.items():
-        columns[column] = (
-            _join(columns[column], kind, f'column "{column}" of table "{name}"') if column in columns else kind
-        )
+        try:
+            columns[column] = (
+                _join(columns[column], kind, f'column "{column}" of table "{name}"') if column in columns else kind
+            )
+        except Halt:
+            if not firmly:
+                raise
     return Table(
         name, tuple(Column(column, kind) for column, kind in columns.items()), keys or (have.keys if have else ())
     )

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Protocol
 
-from tailrace.core.errors import Halt, NotReady, Retryable
-from tailrace.core.feed import Entry, Examined, Outcome, Seen
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.feed import Entry, Examined, Fate, Outcome, Seen, State
 from tailrace.log import _listing
 from tailrace.log._examine import examine
 from tailrace.log._listing import Directory
+from tailrace.log._place import Changed
 
 _ENTERED_AT_ONCE = 500
 
@@ -31,15 +31,19 @@ class Catalogue(Protocol):
     def enter(self, files: Iterable[tuple[Seen, Examined, int]]) -> list[Entry]: ...
     def latest(self, name: str) -> Entry | None: ...
     def newest(self, names: Sequence[str]) -> dict[str, Entry]: ...
+    def states(self, names: Sequence[str]) -> dict[str, State]: ...
+    def placed(self, orders: Sequence[str]) -> Collection[str]: ...
+    def followed(self) -> int | None: ...
+    def follow(self, sequence: int) -> None: ...
     def repeated(self, numbers: Sequence[int]) -> set[int]: ...
-    def versions(self, name: str) -> int: ...
-    def touched(self, number: int, seen: Seen) -> None: ...
+    def touched(self, number: int, state: State) -> None: ...
     def after(self, offset: int, upto: int, most: int) -> list[Entry]: ...
     def head(self) -> int: ...
     def claim(self, target: str, numbers: Sequence[int], worker: str, run_id: str, stale: timedelta) -> bool: ...
     def beat(self, target: str, worker: str) -> None: ...
     def abandon(self, target: str, worker: str) -> None: ...
-    def found(self, target: str, outcomes: Iterable[Outcome]) -> None: ...
+    def found(self, target: str, worker: str, outcomes: Iterable[Outcome]) -> None: ...
+    def expect(self, target: str, worker: str, fates: Iterable[Fate]) -> None: ...
     def failed_everywhere(self, number: int) -> bool: ...
 
 
@@ -57,22 +61,20 @@ class Feed:
     @property
     def identity(self) -> str:
         """Return what must not change while a catalogue is in use."""
-        return json.dumps([str(self.directory.path), self.kind, self.directory.order])
+        return json.dumps([str(self.directory.place), self.kind, self.directory.order])
 
-    def examine(self, name: str) -> Examined:
-        """Look at every byte of a file."""
+    def examine(self, name: str, state: State) -> Examined | None:
+        """Look at every byte of a file; `None` if it is no longer, or not yet, what it was."""
+        place = self.directory.place
         try:
-            return examine(self.directory.path / name, self.kind, self.encoding, self.max_row_bytes)
+            with place.open(name, state) as file:
+                content = examine(file, name, self.kind, self.encoding, self.max_row_bytes)
+        except (Changed, FileNotFoundError):
+            return None
         except OSError as error:
             raise Retryable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
-
-
-def directory(path: str, pattern: str, order: _listing.Order, stable_seconds: float) -> Directory:
-    """Return the directory of a feed; halt if it is not there."""
-    place = Path(path).absolute()
-    if not place.is_dir():
-        raise NotReady("feed-missing", f'there is no directory "{place}"', "Make it, or mend source.path.")
-    return Directory(place, pattern, order, stable_seconds)
+        # What grew meanwhile was perhaps read in part.
+        return content if place.states([name]).get(name) == state else None
 
 
 class Intake:
@@ -90,39 +92,58 @@ class Intake:
         with self._lock:
             began = time.monotonic()
             self._refuse_another_feed()
-            ready = self.feed.directory.ready()
+            directory = self.feed.directory
+            ready = directory.ready(self._catalogue)
+            left = False
             for start in range(0, len(ready), _ENTERED_AT_ONCE):
                 some = ready[start : start + _ENTERED_AT_ONCE]
                 have = self._catalogue.newest([seen.name for seen in some])
-                taken = [self._taken(seen, have.get(seen.name)) for seen in some]
-                if new := [(*found, -1) for found in taken if found is not None]:
-                    self._catalogue.enter(new)
+                new: list[tuple[Seen, Examined, int]] = []
+                for seen in some:
+                    content = self._content(seen, have.get(seen.name))
+                    left = left or (content is None and seen.listed)
+                    if content is not None and (one := self._taken(seen, content, have.get(seen.name))) is not None:
+                        new.append((one, content, -1))
+                    if left:
+                        # In the order of manifests no file is passed over.
+                        break
+                self._catalogue.enter(new)
+                if left:
+                    break
+            if directory.order == "manifest" and not left and (last := directory.followed()) is not None:
+                self._catalogue.follow(last)
             ended = time.monotonic()
             self._scanned = (ended, ended - began)
 
-    def _taken(self, seen: Seen, have: Entry | None) -> tuple[Seen, Examined] | None:
-        """Return a file with what it holds if it is to be entered; `None` if it is known."""
-        if have is not None and (have.size, have.modified_ns) == (seen.size, seen.modified_ns):
-            return None
-        content = self.feed.examine(seen.name)
-        if seen.sha256 and seen.sha256 != content.sha256:
+    def _content(self, seen: Seen, have: Entry | None) -> Examined | None:
+        """Return what a file holds; `None` if it changes while it is looked at, so that it is not whole yet."""
+        if have is not None and have.state == seen.state:
+            content: Examined | None = have.content
+        else:
+            content = self.feed.examine(seen.name, seen.state)
+        if content is not None and seen.sha256 and seen.sha256 != content.sha256:
             raise Halt(
                 "file-changed",
                 f'file "{seen.name}" has the hash {content.sha256}, and its manifest says {seen.sha256}',
                 "The file is not the one that was sent. Put the right one there; it then goes on.",
             )
+        return content
+
+    def _taken(self, seen: Seen, content: Examined, have: Entry | None) -> Seen | None:
+        """Return a file as it is to be entered; `None` if it is known."""
         if have is None:
-            return seen, content
+            return seen
         if have.content.sha256 == content.sha256:
-            self._catalogue.touched(have.number, seen)
-            return None
+            if have.state != seen.state:
+                self._catalogue.touched(have.number, seen.state)
+            # The same content at another place in the order is a file of its own.
+            return seen if seen.listed else None
         if self._catalogue.failed_everywhere(have.number):
             # Nothing of it was applied, and whoever mends a file asks for it again.
-            return None
-        if self.feed.on_change == "apply":
-            version = self._catalogue.versions(seen.name)
-            return _listing.again(seen, version, self.feed.directory.order), content
-        raise changed(have, content)
+            return seen if seen.listed else None
+        if self.feed.on_change != "apply":
+            raise changed(have, content)
+        return seen if seen.listed else replace(seen, order=_listing.again(seen, have.order, self.feed.directory.order))
 
     def _refuse_another_feed(self) -> None:
         if self._known:

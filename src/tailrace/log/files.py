@@ -1,4 +1,4 @@
-"""A change log that somebody else fills: files of changes in a directory, each taken once and for good.
+"""A change log that somebody else fills: files of changes in one place, each taken once and for good.
 
     list  ->  examine (hash, header)  ->  enter into the catalogue  ->  cut  ->  read once, open, keep, count
 
@@ -15,9 +15,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -28,18 +27,27 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.core.errors import Halt, ResyncRequired, Retryable
-from tailrace.core.feed import Entry, Outcome, Seen
+from tailrace.core.feed import Entry, Fate, Outcome, State
 from tailrace.core.position import Phase
 from tailrace.core.table import Table, table_from_json
 from tailrace.envelopes.flat import Flat
 from tailrace.log._file_rows import Rows
+from tailrace.log._file_slice import FileSlice
+from tailrace.log._heart import Heart
 from tailrace.log._inferred import widened
 from tailrace.log._intake import Catalogue, Feed, Intake, changed
-from tailrace.log.slice import Contents, Slice
+from tailrace.log._place import Changed, Lent
+from tailrace.log.slice import Contents
 from tailrace.spark.frame import frame
 
-_MOST_FILES = 1000
+_MOST_FILES = 5000
 """In one slice: what is known of a file takes memory."""
+_MANY_FILES = {
+    # The files are named one by one: a job to list them takes longer than looking.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": str(10 * _MOST_FILES),
+    # Small files share a task, a hundred of them and more.
+    "spark.sql.files.openCostInBytes": str(1 << 20),
+}
 STALE = timedelta(seconds=60)
 """A claim whose owner was not heard of for so long may be taken over."""
 _LATER = "replaced: the file was asked for again, and is read further on"
@@ -47,40 +55,6 @@ _RESYNC = (
     "Rows would be missing if it went on. Put it back as it was; it then goes on. If that cannot be done, run "
     "cdc undeploy <file> and then cdc run <file>, which reads the feed from its beginning. Nothing was changed."
 )
-
-
-@dataclass(frozen=True)
-class FileSlice(Slice):
-    """A slice whose rows were opened and are kept under a name."""
-
-    drop: Callable[[], None] = lambda: None
-
-    def rows(self, spark: SparkSession, topic: str, fingerprint: str | None = None) -> DataFrame:
-        """Return the kept rows; there is one table."""
-        return self.read(spark)
-
-    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
-        """Return the rows at `places` as the files have them: a line of JSON, or the values of a row as JSON."""
-        wanted = F.col("offset").isin(sorted({offset for _, _, offset in places}))
-        topic = next(iter(places))[0] if places else ""
-        text = F.coalesce("text", F.to_json("row"))
-        return (
-            self.read(spark)
-            .where(wanted)
-            .select(
-                F.lit(topic).alias("topic"),
-                F.lit(0).alias("partition"),
-                "offset",
-                F.lit(None).cast("binary").alias("key"),
-                text.cast("binary").alias("value"),
-                F.lit(None).cast("timestamp").alias("timestamp"),
-                F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
-            )
-        )
-
-    def release(self) -> None:
-        """Forget the kept rows."""
-        self.drop()
 
 
 class FileLog:
@@ -160,7 +134,7 @@ class FileLog:
                 f'another process is at work on file "{chosen[0].name}"',
                 after=self._stale.total_seconds(),
             )
-        beat = _Heart(
+        beat = Heart(
             lambda: self._catalogue.beat(self._target, self._worker),
             lambda: self._catalogue.abandon(self._target, self._worker),
             max(self._stale.total_seconds() / 4, 1.0),
@@ -182,38 +156,59 @@ class FileLog:
     def commit(self, group: str, place: int) -> None:
         """Do nothing: there is nobody to tell."""
 
-    def _open(self, after: int, entries: list[Entry], beat: _Heart) -> FileSlice:
-        good, outcomes = [], []
-        repeated = self._catalogue.repeated([entry.number for entry in entries])
-        for entry in entries:
-            if entry.number in repeated:
-                outcomes.append(Outcome(entry.number, problem=_LATER))
-                continue
-            problem = entry.content.problem or self._gone_or_changed(entry)
-            if problem:
-                outcomes.append(Outcome(entry.number, problem=problem))
-            else:
-                good.append(entry)
+    def _open(self, after: int, entries: list[Entry], beat: Heart) -> FileSlice:
+        good, outcomes = self._chosen(entries)
+        lent = self._lent(good)
         try:
-            piece, found = self._read(after, entries[-1].last, good, beat.stop)
-        except (Py4JError, PySparkException) as error:
-            self._refuse_broken_spark(error)
-            if len(entries) > 1:
-                # One of them is at fault; which, is found by halving.
-                return self._open(after, entries[: len(entries) // 2], beat)
-            said = " ".join(str(error).split())[:300]
-            broken = Outcome(entries[0].number, problem=f"malformed: the file cannot be read: {said}")
-            piece, found = self._read(after, entries[-1].last, [], beat.stop)
-            outcomes.append(broken)
+            try:
+                piece, found = self._read(after, entries[-1].last, good, lent, beat.stop)
+            except (Py4JError, PySparkException) as error:
+                self._refuse_broken_spark(error)
+                if len(entries) > 1:
+                    # One of them is at fault; which, is found by halving.
+                    lent.release()
+                    return self._open(after, entries[: len(entries) // 2], beat)
+                said = " ".join(str(error).split())[:300]
+                outcomes.append(Outcome(entries[0].number, problem=f"malformed: the file cannot be read: {said}"))
+                piece, found = self._read(after, entries[-1].last, [], lent, beat.stop)
+        except BaseException:
+            lent.release()
+            raise
         try:
             self._note(entries, [*outcomes, *found])
+            if not piece.topics():
+                # Nothing will be committed, and all there is to say of files without rows is known.
+                piece.note([Fate(entry.number, 0, 0) for entry, _ in piece.files])
         except BaseException:
             piece.release()
             raise
         return piece
 
+    def _chosen(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Outcome]]:
+        """Return the entries to be read, and why the others are not."""
+        good, outcomes = [], []
+        repeated = self._catalogue.repeated([entry.number for entry in entries])
+        wanted = [entry for entry in entries if entry.number not in repeated]
+        states = self._feed.directory.place.states([entry.name for entry in wanted])
+        for entry in entries:
+            if entry.number in repeated:
+                outcomes.append(Outcome(entry.number, problem=_LATER))
+                continue
+            problem = entry.content.problem or self._gone_or_changed(entry, states.get(entry.name))
+            if problem:
+                outcomes.append(Outcome(entry.number, problem=problem))
+            else:
+                good.append(entry)
+        return good, outcomes
+
+    def _lent(self, entries: Sequence[Entry]) -> Lent:
+        try:
+            return self._feed.directory.place.lend(list({entry.name: entry for entry in entries}.values()))
+        except Changed as error:
+            raise Retryable("file-changed", f'file "{error}" changed while it was read', "It is read again.") from error
+
     def _note(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
-        self._catalogue.found(self._target, outcomes)
+        self._catalogue.found(self._target, self._worker, outcomes)
         names = {entry.number: entry.name for entry in entries}
         for outcome in outcomes:
             if not outcome.problem or outcome.problem == _LATER:
@@ -224,18 +219,17 @@ class FileLog:
                 raise Halt("file-failed", text, hint)
             self._warn(text)
 
-    def _gone_or_changed(self, entry: Entry) -> str:
+    def _gone_or_changed(self, entry: Entry, state: State | None) -> str:
         """Halt if a file is not what it was; say why it is passed over, if a newer one takes its place."""
-        path = self._feed.directory.path / entry.name
-        try:
-            state = path.lstat()
-        except OSError as error:
-            raise ResyncRequired(f'file "{entry.name}" is gone, and was not yet applied', _RESYNC) from error
-        if (state.st_size, state.st_mtime_ns) == (entry.size, entry.modified_ns):
+        if state is None:
+            raise ResyncRequired(f'file "{entry.name}" is gone, and was not yet applied', _RESYNC)
+        if state == entry.state:
             return ""
-        content = self._feed.examine(entry.name)
+        content = self._feed.examine(entry.name, state)
+        if content is None:
+            raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
         if content.sha256 == entry.content.sha256:
-            self._catalogue.touched(entry.number, Seen(entry.name, state.st_size, state.st_mtime_ns, entry.order))
+            self._catalogue.touched(entry.number, state)
             return ""
         newer = self._catalogue.latest(entry.name)
         if self._feed.on_change == "apply" or (newer is not None and newer.number > entry.number):
@@ -243,15 +237,16 @@ class FileLog:
         raise changed(entry, content)
 
     def _read(
-        self, after: int, upto: int, entries: Sequence[Entry], stop: Callable[[], None]
+        self, after: int, upto: int, entries: Sequence[Entry], lent: Lent, stop: Callable[[], None]
     ) -> tuple[FileSlice, list[Outcome]]:
         spark = self._own_session()
-        rows = Rows(spark, self._feed.directory.path, self._feed.kind, self._feed.encoding, self._feed.max_row_bytes)
+        rows = Rows(spark, lent.paths, self._feed.kind, self._feed.encoding, self._feed.max_row_bytes)
         absent = {e.number: problem for e in entries if (problem := rows.absent(e, self.envelope))}
         outcomes = [Outcome(number, problem=problem) for number, problem in absent.items()]
         entries = [entry for entry in entries if entry.number not in absent]
         if not entries:
             stop()
+            lent.release()
             return FileSlice(after, upto, Contents(), lambda session: frame(session, [], "x int")), outcomes
         table = self._learn(rows, entries)
         kept = rows.opened(entries, self.envelope, table).persist(StorageLevel.MEMORY_AND_DISK)
@@ -262,11 +257,12 @@ class FileLog:
             with suppress(Py4JError, PySparkException):
                 spark.catalog.dropGlobalTempView(view)
                 kept.unpersist()
+            lent.release()
 
         try:
             stretches = _stretches(kept)
-            for entry in entries:
-                self._refuse_changing(entry)
+            if lent.copies is None:
+                self._refuse_changing(entries)
             found, places, lowest = self._located(rows, entries, stretches)
             where = frame(spark, places, _PLACES)
             kept.join(F.broadcast(where), ["file", "block"]).withColumns(
@@ -277,10 +273,20 @@ class FileLog:
             raise
         fingerprint = table.fingerprint()
         self._tables[fingerprint] = table
-        count = sum(outcome.rows for outcome in found if not outcome.problem)
+        fine = {outcome.number: outcome for outcome in found if not outcome.problem}
+        count = sum(outcome.rows for outcome in fine.values())
         topic = self.envelope.table
         contents = Contents({(topic, fingerprint): count}, {}, {topic: lowest}) if count else Contents()
-        piece = FileSlice(after, upto, contents, lambda session: session.table(f"global_temp.{view}"), drop)
+        piece = FileSlice(
+            after,
+            upto,
+            contents,
+            lambda session: session.table(f"global_temp.{view}"),
+            drop,
+            tuple((entry, fine[entry.number]) for entry in entries if entry.number in fine),
+            self._feed.directory.order,
+            lambda fates: self._catalogue.expect(self._target, self._worker, fates),
+        )
         return piece, [*outcomes, *found]
 
     def _located(
@@ -293,8 +299,9 @@ class FileLog:
         outcomes: list[Outcome] = []
         places: list[tuple[object, ...]] = []
         lowest: list[str] = []
+        uris = rows.uris({entry.name for entry in entries})
         for entry in entries:
-            uri = rows.uri(entry.name)
+            uri = uris[entry.name]
             mine = sorted(by_file.get(uri, []), key=lambda stretch: stretch["block"])
             count, bad = sum(s["count"] for s in mine), sum(s["bad"] for s in mine)
             problem = ""
@@ -317,12 +324,14 @@ class FileLog:
             lowest += [f"{s['lowest']}.{entry.order}" for s in mine if s["lowest"] is not None]
         return outcomes, places, f"{self.epoch:04x}.{Phase.CHANGE:d}.{min(lowest, default='')}"
 
-    def _refuse_changing(self, entry: Entry) -> None:
-        state = (self._feed.directory.path / entry.name).lstat()
-        have = self._catalogue.latest(entry.name)
-        known = {(entry.size, entry.modified_ns)} | ({(have.size, have.modified_ns)} if have else set())
-        if (state.st_size, state.st_mtime_ns) not in known:
-            raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
+    def _refuse_changing(self, entries: Sequence[Entry]) -> None:
+        states = self._feed.directory.place.states([entry.name for entry in entries])
+        for entry in entries:
+            if (state := states.get(entry.name)) == entry.state:
+                continue
+            have = self._catalogue.latest(entry.name)
+            if have is None or have.state != state:
+                raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
 
     def _learn(self, rows: Rows, entries: Sequence[Entry]) -> Table:
         """Return the table that the rows of `entries` go into: as declared, or as learned so far."""
@@ -331,7 +340,7 @@ class FileLog:
         stored = self._catalogue.about("table")
         have = table_from_json(json.loads(stored)) if stored else None
         found = {n: k for n, k in rows.kinds(entries).items() if n != self.envelope.operation_column}
-        table = widened(have, found, self.envelope.table, self.envelope.keys)
+        table = widened(have, found, self.envelope.table, self.envelope.keys, firmly=True)
         for key in self.envelope.keys:
             if key not in table.names():
                 raise Halt(
@@ -353,7 +362,8 @@ class FileLog:
             if self._session is None:
                 self._session = self._spark().newSession()
                 # Replanning between stages doubles the jobs of a small slice.
-                self._session.conf.set("spark.sql.adaptive.enabled", "false")
+                for name, value in {"spark.sql.adaptive.enabled": "false", **_MANY_FILES}.items():
+                    self._session.conf.set(name, value)
             return self._session
 
 
@@ -373,31 +383,6 @@ def _stretches(kept: DataFrame) -> list[Row]:
         )
         .collect()
     )
-
-
-@dataclass
-class _Heart:
-    """Says from time to time that somebody is alive, until it is stopped."""
-
-    beat: Callable[[], None]
-    last: Callable[[], None]
-    """Done when it is stopped: what was claimed and not committed is free again."""
-    seconds: float
-    _stopped: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self.seconds):
-            with suppress(Retryable):
-                self.beat()
-
-    def stop(self) -> None:
-        if not self._stopped.is_set():
-            self._stopped.set()
-            with suppress(Retryable):
-                self.last()
 
 
 def here() -> str:

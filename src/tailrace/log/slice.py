@@ -76,6 +76,13 @@ class Slice:
         """Return `topic, partition, offset, _cdc_problem` of what `topic` has aside to be rejected."""
         return None
 
+    def expect(self, included: int, counts: tuple[int, int], rejected: DataFrame, taken: DataFrame) -> None:
+        """Take note of what the commit that comes next makes of the rows of one table.
+
+        The table has the log up to `included`; `counts` says how many events are rejected and superseded. `taken` are
+        those that are applied: `_cdc_position`, and in `_cdc_events` how many.
+        """
+
     def release(self) -> None:
         """Let go of what was kept for reading again; the slice is not used any more."""
 

@@ -1,4 +1,4 @@
-"""An inlet that is a log already: a directory of files.
+"""An inlet that is a log already: a directory or a bucket of files.
 
 Options, PlatformConfig ──▶ feed, catalogue ──▶ a log for each target, dead letters, what `cdc files` shows
 """
@@ -6,6 +6,7 @@ Options, PlatformConfig ──▶ feed, catalogue ──▶ a log for each targe
 from __future__ import annotations
 
 import functools
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,17 +17,20 @@ from pyspark.sql import functions as F
 from tailrace.apply.target import Target
 from tailrace.config.pipeline import Mode, OperationsConfig, PipelineConfig
 from tailrace.config.platform import PlatformConfig
+from tailrace.control._audit_store import PostgresStore
 from tailrace.control.audit import Audit
 from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
 from tailrace.control.rejects import Kept, Rejects
 from tailrace.core.change import Op
 from tailrace.core.checkpoint import Checkpoint
-from tailrace.core.errors import Misconfigured, ResyncRequired
-from tailrace.core.feed import Examined, Seen
+from tailrace.core.errors import Halt, Misconfigured, ResyncRequired
+from tailrace.core.feed import Entry, Examined, Seen
 from tailrace.core.table import Table
 from tailrace.envelopes.flat import Flat, Given
-from tailrace.log._intake import Feed, directory
+from tailrace.log._intake import Feed
+from tailrace.log._listing import Directory
+from tailrace.log._place import Place, open_place
 from tailrace.log.files import FileLog, here, shown
 from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
@@ -55,8 +59,8 @@ class FileFeed:
         self._run_id = uuid.uuid4().hex[:12]
 
     def check(self) -> Tables:
-        """Return the one table, once the directory is known to be there; whether it has keys is checked on loading."""
-        self._feed()
+        """Return the one table, once the feed is known to be there; whether it has keys is checked on loading."""
+        self._place().check()
         return dict.fromkeys(self._options.tables)
 
     def plan(self) -> list[str]:
@@ -70,7 +74,11 @@ class FileFeed:
 
     def audit(self, life: Life) -> Audit:
         """Return the catalogue of `life`."""
-        return Audit(self._folder / "files" / f"{life.log}.db")
+        dsn = self._platform.control.audit_dsn
+        if dsn is None:
+            return Audit(self._folder / "files" / f"{life.log}.db")
+        about = f"CDC files of pipeline {self._pipeline.pipeline_id}"
+        return Audit(PostgresStore(dsn.get_secret_value(), f"tailrace_files_{life.log}", about))
 
     def open(self, life: Life) -> Opened:
         """Return the log of `life`, which every target reads for itself: what it has taken is noted by target."""
@@ -105,6 +113,7 @@ class FileFeed:
             audit.settle(target.name, mark, self._run_id)
         # The lock of the pipeline says that no other process of this machine is at work.
         audit.abandon(target.name, here())
+        shutil.rmtree(self._copies, ignore_errors=True)
 
     def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
         """Note how far a target is."""
@@ -149,7 +158,7 @@ class FileFeed:
 
     def status(self, life: Life | None, *, every: bool = False) -> dict[str, object]:
         """Return how many files are in which state by target, and the files that are not committed, or all."""
-        about: dict[str, object] = {"feed": str(Path(self._options.path).absolute()), "table": self._options.table}
+        about: dict[str, object] = {"feed": str(self._place()), "table": self._options.table}
         if life is None:
             return {**about, "targets": [], "files": []}
         audit, targets = self.audit(life), self._targets()
@@ -160,21 +169,31 @@ class FileFeed:
         """Enter files again, at the end: those that failed, or the one called `what`. Their order stays."""
         if life is None:
             raise _unknown(what or "--failed")
-        audit, feed = self.audit(life), self._feed()
-        chosen = audit.failed() if failed else audit.find(what or "")[-1:]
+        audit = self.audit(life)
+        chosen = audit.failed() if failed else list({(e.name, e.order): e for e in audit.find(what or "")}.values())
         if not chosen and not failed:
             raise _unknown(what)
         self._refuse_doubling(audit, [entry.number for entry in chosen])
-        done: list[dict[str, object]] = []
-        new: list[tuple[Seen, Examined, int]] = []
-        for entry in chosen:
-            content = feed.examine(entry.name)
-            state = (feed.directory.path / entry.name).lstat()
-            new.append((Seen(entry.name, state.st_size, state.st_mtime_ns, entry.order), content, entry.number))
-            done.append({**shown(entry), "sha256": content.sha256, "requeued": not dry_run})
+        new = list(self._again(chosen))
         if not dry_run:
             audit.enter(new)
-        return done
+        told = zip(chosen, new, strict=True)
+        return [{**shown(entry), "sha256": content.sha256, "requeued": not dry_run} for entry, (_, content, _) in told]
+
+    def _again(self, chosen: Sequence[Entry]) -> Iterator[tuple[Seen, Examined, int]]:
+        """Yield entries as they are to be entered again: at their place in the order, with what the files hold now."""
+        feed = self._feed()
+        states = feed.directory.place.states([entry.name for entry in chosen])
+        for entry in chosen:
+            state = states.get(entry.name)
+            content = feed.examine(entry.name, state) if state else None
+            if state is None or content is None:
+                raise Halt(
+                    "file-gone",
+                    f'file "{entry.name}" is not there, or changes while it is read',
+                    "Put the file there, whole, and run the command again. Nothing was changed.",
+                )
+            yield Seen(entry.name, state.size, state.modified_ns, entry.order, tag=state.tag), content, entry.number
 
     def _refuse_doubling(self, audit: Audit, numbers: Sequence[int]) -> None:
         """Refuse to repeat what a table of events has: nothing there tells a repeat from a new event."""
@@ -215,10 +234,17 @@ class FileFeed:
     def _targets(self) -> list[str]:
         return [sink.sink_id for sink in self._pipeline.enabled_sinks]
 
+    @property
+    def _copies(self) -> Path:
+        return self._folder / "files" / "copies"
+
+    def _place(self) -> Place:
+        return open_place(self._options.path, self._options.store(), self._copies)
+
     def _feed(self) -> Feed:
         options = self._options
         return Feed(
-            directory(options.path, options.file_pattern, options.order, options.stable_seconds),
+            Directory(self._place(), options.file_pattern, options.order, options.stable_seconds),
             options.format,
             options.encoding,
             options.max_reject_fraction,

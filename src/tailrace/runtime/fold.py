@@ -221,6 +221,9 @@ class Fold:
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
             tracking=Tracking(tuple(tracked), StringType()) if self._rules.mode == "scd2" else None,
             replay=again is not None,
+            told=lambda tally, rejected, taken: piece.expect(
+                int(mark.offset), (tally.rejected, tally.superseded), rejected, taken
+            ),
         )
 
         outcome = flow.apply(events, lambda high, floor: next_mark(mark, piece, again, high, floor))

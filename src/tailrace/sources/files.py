@@ -1,4 +1,4 @@
-"""Files of changes that somebody else puts into a directory: a change log already, so there is nothing to pump.
+"""Files of changes that somebody else puts into a directory or a bucket: a change log already, with nothing to pump.
 
 This module has the settings only; `log.files` reads.
 """
@@ -6,9 +6,11 @@ This module has the settings only; `log.files` reads.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tailrace.config.model import Secret
 
 _TYPE = re.compile(r"string|binary|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|timestamp_ntz")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
@@ -51,10 +53,10 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     path: Annotated[str, Field(min_length=1)]
-    """The directory that the files are put into. Those in folders below it are read too."""
+    """The directory that the files are put into, or `s3://<bucket>/<prefix>`. Those in folders below are read too."""
     format: Literal["csv", "ndjson", "parquet"]
     """How the files are written: CSV with a header, one JSON object per line, or Parquet. CSV and JSON may be
-    compressed: `.gz`."""
+    compressed: `.gz`, `.zst`."""
     file_pattern: str = "*"
     """Which files are read: a pattern with `*`, `?` and `[...]` for the name of a file, or, with a `/`, for its path
     below the directory. Hidden names (`.x`, `_x`), `*.tmp`, `*.done` and `*.manifest.json` never are."""
@@ -74,11 +76,20 @@ class Options(BaseModel):
     on_change: Literal["halt", "apply"] = "halt"
     """What to do when a file that was taken has other content now: halt, or take it as a file that comes after."""
 
+    s3_endpoint: str | None = None
+    """The address of the object store, if it is not AWS."""
+    s3_access_key_id: Secret | None = None
+    """The access key; if unset, whatever AWS clients find in the environment."""
+    s3_secret_access_key: Secret | None = None
+    """The secret of the access key."""
+    s3_region: str = "us-east-1"
+    """The region of the bucket."""
+
     @field_validator("path")
     @classmethod
-    def _is_local(cls, path: str) -> str:
-        if "://" in path:
-            raise ValueError("should be a directory of this machine: object stores are not read in this release")
+    def _is_known(cls, path: str) -> str:
+        if "://" in path and not re.fullmatch(r"s3://[^/\s]+(/.*)?", path):
+            raise ValueError("should be a directory of this machine, or s3://<bucket>/<prefix>")
         return path
 
     @field_validator("columns")
@@ -87,6 +98,23 @@ class Options(BaseModel):
         if len({column.name.lower() for column in columns}) < len(columns):
             raise ValueError("should name each column once")
         return columns
+
+    @model_validator(mode="after")
+    def _has_whole_key(self) -> Options:
+        if (self.s3_access_key_id is None) is not (self.s3_secret_access_key is None):
+            raise ValueError("s3_access_key_id and s3_secret_access_key belong together")
+        return self
+
+    def store(self) -> dict[str, Any]:
+        """Return what an object store is opened with."""
+        settings: dict[str, Any] = {"region": self.s3_region}
+        if self.s3_endpoint:
+            allow = {"allow_http": self.s3_endpoint.startswith("http:")}
+            settings |= {"endpoint": self.s3_endpoint, "client_options": allow}
+        if self.s3_access_key_id and self.s3_secret_access_key:
+            settings["access_key_id"] = self.s3_access_key_id.get_secret_value()
+            settings["secret_access_key"] = self.s3_secret_access_key.get_secret_value()
+        return settings
 
     @property
     def tables(self) -> tuple[str, ...]:
