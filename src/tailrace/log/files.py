@@ -111,11 +111,8 @@ class FileLog:
         """Halt if any file behind `place` is gone or not what it was."""
         self.require(place)
         while entries := self._catalogue.after(place, self._catalogue.head(), _MOST_FILES):
-            repeated = self._catalogue.repeated([entry.number for entry in entries])
-            for entry in entries:
-                if entry.number not in repeated and not entry.content.problem:
-                    self._gone_or_changed(entry)
-            place = entries[-1].first
+            self._chosen(entries)
+            place = entries[-1].last
 
     # -- what a slice holds
 
