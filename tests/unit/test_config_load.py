@@ -327,6 +327,12 @@ def test_a_literal_secret_gets_a_warning_and_is_not_shown(tmp_path: Path) -> Non
         loaded.refuse_warnings()
 
 
+def test_the_login_in_an_address_is_not_shown(tmp_path: Path) -> None:
+    text = "pipeline_id: p\nsource: {source_type: convex, deployment_url: 'https://me:canary@host/x', deploy_key: '${K}'}\n"
+    assert "https://***@host/x" in (told := rendered(tmp_path, text + "sinks: []\n", K="k"))
+    assert "canary" not in told
+
+
 @pytest.mark.parametrize(
     ("written", "cautions"), [("${PW}", 0), ("${PW:-x}", 0), ("${NO:-x}", 1), ("a${PW}", 1), ("${NO:-}", 0)]
 )
@@ -453,8 +459,8 @@ sinks: [{sink_id: lake, sink_type: delta, delta: {path: lake}}]
         ("envelope: custom, ", "", "op_field belongs to envelope custom"),
         ("op_field: action, ", "", 'key "op_field" is missing'),
         ("topics: [cdc.public.orders]", "topic_pattern: '('", "is not a regular expression"),
-        ("topics: [cdc.public.orders]", "tables: [a.b]", "give either topics or topic_pattern"),
-        ("topics: [cdc.public.orders]", "topics: [a], topic_pattern: a", "give either topics or topic_pattern"),
+        ("topics: [cdc.public.orders]", "tables: [a.b]", "needs either topics or topic_pattern"),
+        ("topics: [cdc.public.orders]", "topics: [a], topic_pattern: a", "needs either topics or topic_pattern"),
         ("cdc.public.orders", "'a b'", "should match"),
     ],
 )

@@ -32,6 +32,14 @@ def test_a_history_says_which_columns_begin_a_record(tmp_path: Path) -> None:
     assert (found.mode, found.tables["public.orders"].track_history) == ("scd2", ("total",))
 
 
+def test_tracked_columns_without_a_history_are_doubtful_and_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(FILE + "    tables: {public.orders: {track_history: [total]}}\n")
+    (warning,) = load_pipeline(path, {}).warnings
+    assert warning.code == "no-effect"
+    assert 'track_history of table "public.orders" has no effect: this target has mode scd1' in warning.message
+
+
 @pytest.mark.parametrize(
     ("more", "flag"),
     [
@@ -50,7 +58,6 @@ def test_a_soft_delete_has_a_column(tmp_path: Path, more: str, flag: str) -> Non
         ("    soft_delete_column: gone\n", "soft_delete_column has no meaning without delete_mode soft"),
         ("    mode: scd2\n    delete_mode: soft\n", "delete_mode soft belongs to mode scd1, and this target has scd2"),
         ("    delete_mode: soft\n    soft_delete_column: _cdc_gone\n", 'starts with "_cdc_"'),
-        ("    tables: {public.orders: {track_history: [total]}}\n", "belongs to mode scd2, and this target has scd1"),
         (
             "    mode: scd2\n    tables: {public.orders: {primary_key: [id], track_history: [id]}}\n",
             'track_history of table "public.orders" names "id"',

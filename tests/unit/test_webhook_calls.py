@@ -367,6 +367,7 @@ def test_another_mode_is_refused_and_the_target_named(tmp_path: Path, mode: str)
     ("keys", "said"),
     [
         ('url: "http://example.com"', "has an http url"),
+        ('url: "http://127.0.0.1.example.com"', "has an http url"),
         ('url: "ftp://example.com"', "is not an address"),
         ('url: "https://"', "is not an address"),
         ('url: "https://a b.com"', "is not an address"),
@@ -390,6 +391,15 @@ def test_wrong_settings_are_told(tmp_path: Path, keys: str, said: str) -> None:
         loaded(tmp_path, keys)
     assert said in refused.value.render()
     assert ONE not in refused.value.render()
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "[::1]:8000"])
+def test_http_to_this_machine_needs_no_leave_but_that_of_the_address(tmp_path: Path, host: str) -> None:
+    options = loaded(tmp_path, f'url: "http://{host}/cdc-events"').config.sinks[0].options
+    assert isinstance(options, Options)
+    with pytest.raises(Misconfigured) as refused:
+        Connection(Where(options.url.get_secret_value())).call({}, b"")
+    assert refused.value.code == "webhook-address"
 
 
 def test_addresses_of_the_test_are_what_they_are_meant_to_be() -> None:

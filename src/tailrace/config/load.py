@@ -18,7 +18,7 @@ from tailrace.config.address import take_apart
 from tailrace.config.document import MAX_BYTES, Document, Node
 from tailrace.config.environment import expand
 from tailrace.config.model import OPTIONS, Loc, Model, not_yet_in
-from tailrace.config.pipeline import PipelineConfig, problems_of
+from tailrace.config.pipeline import PipelineConfig, cautions_of, problems_of
 from tailrace.config.platform import PlatformConfig
 from tailrace.config.plugin import Kind, available, modes_of, options_of
 from tailrace.config.problem import Caution, Problem, quoted, raise_all
@@ -97,6 +97,7 @@ def pipeline_from(document: Document, environ: Mapping[str, str]) -> Loaded[Pipe
     if pipeline:
         _judge(pipeline, (), problems, cautions)
         problems += problems_of(pipeline)
+        cautions += cautions_of(pipeline)
     return _finish(document, pipeline, problems, cautions)
 
 

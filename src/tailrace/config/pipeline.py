@@ -216,6 +216,16 @@ def problems_of(pipeline: PipelineConfig) -> Iterator[Problem]:
         yield from _sink_problems(pipeline, sink, ("sinks", index))
 
 
+def cautions_of(pipeline: PipelineConfig) -> Iterator[Problem]:
+    """Yield what is doubtful in `pipeline`: settings that say nothing beside the others."""
+    for index, sink in enumerate(pipeline.sinks):
+        for table, settings in sink.tables.items():
+            if settings.track_history is not None and sink.mode is not Mode.SCD2:
+                loc = ("sinks", index, "tables", table, "track_history")
+                text = f"track_history of table {quoted(table)} has no effect: this target has mode {sink.mode}"
+                yield Problem("no-effect", loc, text, "Only mode scd2 keeps history. Set it, or remove the key.")
+
+
 def _table_problems(tables: tuple[str, ...]) -> Iterator[Problem]:
     for index, table in enumerate(tables):
         loc: Loc = ("source", "tables", index)
@@ -300,9 +310,6 @@ def _sink_problems(pipeline: PipelineConfig, sink: SinkConfig, loc: Loc) -> Iter
                 at_key=True,
             )
         yield from _column_problems(table, settings, here)
-        if settings.track_history is not None and sink.mode is not Mode.SCD2:
-            text = f"track_history of table {quoted(table)} belongs to mode scd2, and this target has {sink.mode}"
-            yield Problem("wrong-value", (*here, "track_history"), text, "Set mode to scd2, or remove the key.")
     yield from _delete_problems(sink, loc)
     if len(set(pipeline.tables)) == len(pipeline.tables):
         try:

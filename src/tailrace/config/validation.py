@@ -5,6 +5,7 @@ No value is shown unless it stood in the file as it is and its field is not a se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -15,6 +16,9 @@ from pydantic_core import ErrorDetails
 from tailrace.config.document import Document
 from tailrace.config.model import OPTIONS, Loc, fields_of, is_secret, model_at
 from tailrace.config.problem import Problem, nearest, quoted
+
+_LOGIN = re.compile(r"://[^/\s]*@")
+"""The user and password of an address, which may be secret though the address is not."""
 
 Validated = TypeVar("Validated", bound=BaseModel)
 
@@ -65,7 +69,8 @@ def _shown(document: Document, loc: Loc) -> str:
     except (KeyError, IndexError, TypeError):
         return ""
     hidden = loc in document.expanded or isinstance(value, dict | list)
-    return "" if hidden else f", not {quoted('null' if value is None else value)}"
+    shown = "null" if value is None else _LOGIN.sub("://***@", str(value))
+    return "" if hidden else f", not {quoted(shown)}"
 
 
 def unknown_key(loc: Loc, known: Iterable[str]) -> Problem:

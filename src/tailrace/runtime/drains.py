@@ -218,6 +218,5 @@ def _choice(sink: SinkConfig, table: str) -> Choice:
     settings = sink.tables.get(table)
     if settings is None:
         return Choice(table)
-    return Choice(
-        table, tuple(settings.primary_key or ()), tuple(settings.columns or ()), tuple(settings.track_history or ())
-    )
+    tracked = settings.track_history if sink.mode is Mode.SCD2 else None
+    return Choice(table, tuple(settings.primary_key or ()), tuple(settings.columns or ()), tuple(tracked or ()))

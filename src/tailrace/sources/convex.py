@@ -70,7 +70,7 @@ class Options(BaseModel):
         try:
             return deployment_of(url)
         except Misconfigured as error:
-            raise ValueError(f"should be a deployment. {error.hint}") from error
+            raise ValueError("is not the root address of a deployment, without a path, a query or a user") from error
 
     @field_validator("selection")
     @classmethod

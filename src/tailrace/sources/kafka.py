@@ -98,7 +98,7 @@ class Options(BaseModel):
     @model_validator(mode="after")
     def _one_of_two(self) -> Options:
         if bool(self.topics) == bool(self.topic_pattern):
-            raise ValueError("give either topics or topic_pattern")
+            raise ValueError("needs either topics or topic_pattern")
         return self
 
 

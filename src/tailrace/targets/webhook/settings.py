@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import threading
 from typing import Literal, Self
@@ -43,7 +44,7 @@ class Options(Model):
     concurrency: int = Field(default=8, ge=1, le=64)
     """How many requests there are at a time; those of one row still go one after the other."""
     allow_http: bool = False
-    """The url may be http, which anybody on the way can read."""
+    """The url may be http, which anybody on the way can read; to `localhost` it may be so in any case."""
     allow_private: bool = False
     """The receiver may be at an address that is not of the public internet: in your network, or on this machine."""
 
@@ -84,9 +85,18 @@ class Options(Model):
 
     @model_validator(mode="after")
     def _is_allowed(self) -> Self:
-        if not self.allow_http and urlsplit(self.url.get_secret_value()).scheme == "http":
+        parts = urlsplit(self.url.get_secret_value())
+        if parts.scheme == "http" and not self.allow_http and not _is_here(parts.hostname or ""):
             raise ValueError("has an http url; write https, or set allow_http to true")
         return self
+
+
+def _is_here(host: str) -> bool:
+    """Say whether `host` names this very machine, so that nobody is on the way."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def open_target(
