@@ -141,7 +141,7 @@ def test_dead_letters_are_found_again(topic: str, settings: dict[str, str], tmp_
     kept.put("other", "log", [rejected(topic, 9)])
     (letter,) = kept.letters("lake")
     assert (letter["key"], letter["value"]) == ("key", "base64:/wA=")
-    assert (letter["dlq.source_offset"], letter["dlq.error_type"]) == ("7", "malformed")
+    assert (letter["dlq.source_offset"], letter["dlq.error_type"]) == (7, "malformed")
     assert "theirs" not in letter
 
 

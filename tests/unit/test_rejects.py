@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.control.dead_letters import _told
 from tailrace.control.rejects import Rejected, Rejects
 from tailrace.core.errors import Halt
 
@@ -108,3 +109,8 @@ def test_what_a_crash_left_half_written_does_not_count(rejects: Rejects, tmp_pat
     rejects.put("lake", "log1", [rejected(7)])
     (tmp_path / "lake" / ".log1-0000-0000000000000008.json.tmp").write_text("{")
     assert rejects.count("lake") == 1
+
+
+def test_headers_of_a_letter_are_read_in_either_spelling() -> None:
+    told = _told([("dlq.source.topic", b"t"), ("dlq.source_offset", b"7"), ("dlq.error.type", None), ("a.b", b"\xff")])
+    assert told == {"dlq.source_topic": "t", "dlq.source_offset": "7", "dlq.error_type": "", "a.b": "\ufffd"}

@@ -30,13 +30,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_letters(
     file: PipelineFile, *, platform_config: PlatformFile = None, target: Targets = None, json: Json = False
 ) -> None:
-    """List them: where each came from, and why it was put aside."""
+    """List them: where each came from, and why it was put aside.
+
+    With --json, all that is known but the event itself.
+    """
     from tailrace.cli import show
 
     with _opened(file, platform_config) as pipeline:
-        shown = ("id", "dlq.error_type", "dlq.error_message", "dlq.timestamp")
-        rows = [{name: letter.get(name) for name in shown} for letter in pipeline.dead_letters(target)]
-        show.rows(rows, json_wanted=json, none="no dead letters")
+        letters = list(pipeline.dead_letters(target))
+    if json:
+        rows = [{name: letter[name] for name in letter if name not in ("key", "value")} for letter in letters]
+    else:
+        brief = ("id", "dlq.error_type", "dlq.error_message", "dlq.timestamp")
+        rows = [{name: letter.get(name) for name in brief} for letter in letters]
+    show.rows(rows, json_wanted=json, none="no dead letters")
 
 
 @app.command("show")

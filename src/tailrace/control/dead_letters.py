@@ -82,7 +82,10 @@ class DeadLetters:
     def letters(self, target: str) -> Iterator[Letter]:
         """Yield the dead letters of `target` that their topics still have, by topic, partition and offset."""
         for _, found, headers in self._listed(target):
-            ours = {name: (value or b"").decode(errors="replace") for name, value in headers if _is_ours(name)}
+            ours: Letter = {name: text for name, text in _told(headers).items() if _is_ours(name)}
+            for name in ("dlq.source_partition", "dlq.source_offset"):
+                if (text := str(ours.get(name, ""))).isdecimal():
+                    ours[name] = int(text)
             yield {"key": as_text(_bytes(found.key())), "value": as_text(_bytes(found.value())), **ours}
 
     def kept(self, target: str) -> Iterator[Kept]:
@@ -107,7 +110,7 @@ class DeadLetters:
         for topic in sorted({name.split("/")[1] for name in noted}):
             for found in self._read(f"{topic}.{self._suffix}"):
                 carried: Any = found.headers() or []
-                told = {name: (value or b"").decode(errors="replace") for name, value in carried}
+                told = _told(carried)
                 if told.get("dlq.sink_id", target) != target:
                     continue
                 place = "/".join(told.get(f"dlq.source_{part}", "") for part in ("topic", "partition", "offset"))
@@ -203,6 +206,15 @@ class DeadLetters:
             "dlq.log": log,
         }
         return [(name, str(value).encode()) for name, value in fields.items()]
+
+
+def _told(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+    """Return what headers say, under our names also where they are spelt `dlq.source.topic`."""
+    return {_name(name): (value or b"").decode(errors="replace") for name, value in headers}
+
+
+def _name(header: str) -> str:
+    return "dlq." + header[4:].replace(".", "_") if _is_ours(header) else header
 
 
 def _is_ours(header: str) -> bool:
