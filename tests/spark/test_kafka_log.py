@@ -327,13 +327,22 @@ def test_maxwell(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) ->
     put("update", {"id": 3, "name": "d"}, xid=7, commit=True, old={"name": "c"})
     put("delete", {"id": 1, "name": "a"}, xid=8, commit=True)
     put("update", {"id": 3, "name": "stale"}, xid=6, commit=True)
-    put("update", {"id": 3, "name": "nowhere"})
+    put("update", {"id": 3, "name": "nowhere"}, ts=None)
     put("insert", {"id": 4, "name": "e"}, xid=9, commit=True)
     put("update", {"id": 5, "name": "e"}, xid=10, commit=True, old={"id": 4})
     put("table-alter", {"id": 3})
+    # What Maxwell sends unless told otherwise: no place in a transaction but for its last row.
+    put("insert", {"id": 6, "name": "a"}, xid=11)
+    put("update", {"id": 6, "name": "b"}, xid=11, old={"name": "a"})
+    put("update", {"id": 6, "name": "c"}, xid=11, commit=True, old={"name": "b"})
+    put("update", {"id": 6, "name": "b"}, xid=11, old={"name": "a"})
+    # Not even transactions.
+    put("insert", {"id": 7, "name": "a"}, ts=1700000001)
+    put("update", {"id": 7, "name": "late"}, ts=1700000000, old={"name": "a"})
+    put("update", {"id": 7, "name": "b"}, ts=1700000001, old={"name": "a"})
     pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], ["shop.items"], Maxwell())
     counts = pipeline.drain()
-    assert pipeline.rows("shop.items") == [{"id": 2, "name": "b"}, {"id": 3, "name": "d"}, {"id": 5, "name": "e"}]
+    assert {row["id"]: row["name"] for row in pipeline.rows("shop.items")} == {2: "b", 3: "d", 5: "e", 6: "c", 7: "b"}
     assert (total(counts, "filtered"), total(counts, "rejected")) == (2, 2)
 
 
@@ -368,13 +377,15 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
     put("UPDATE", {"id": 1}, {"id": 1, "name": "late"}, 1699999999999)
     put("UPDATE", {"id": 1}, {"id": 1, "name": "same time, later in the log"}, 1700000000000)
     put("DELETE", {"id": 2, "name": "b"}, None, "2023-11-14T22:13:21Z")
+    put("UPDATE", {"id": 1}, {"id": 1, "name": "half a second later"}, 1700000000.5)
+    put("UPDATE", {"id": 1}, {"id": 1, "name": "before that"}, 1700000000.25)
     put("INSERT", None, {"id": 4, "name": "c"}, 1700000003)
     put("UPDATE", {"id": 4}, {"id": 5, "name": "moved"}, 1700000004)
     put("DELETE", None, None, 1700000005)
     put("REPLACE", None, {"id": 3}, 1700000005)
     pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TOPIC], envelope)
     counts = pipeline.drain()
-    assert pipeline.rows(TOPIC) == [{"id": 1, "name": "same time, later in the log"}, {"id": 5, "name": "moved"}]
+    assert pipeline.rows(TOPIC) == [{"id": 1, "name": "half a second later"}, {"id": 5, "name": "moved"}]
     assert total(counts, "rejected") == 2
 
 

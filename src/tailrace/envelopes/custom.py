@@ -107,8 +107,10 @@ class Custom:
         if not self.ts_field:
             return F.lit(None).cast("bigint"), at(epoch, Phase.CHANGE, F.concat(F.lit("0" * 16), offset))
         said = _at("text", self.ts_field)
-        number = F.coalesce(said.try_cast("bigint"), F.unix_millis(said.try_cast("timestamp")))
-        millis = F.when(number.between(-_SECONDS_BELOW, _SECONDS_BELOW), number * 1000).otherwise(number)
+        number = F.coalesce(said.try_cast("decimal(38,9)"), F.unix_millis(said.try_cast("timestamp")))
+        # A whole second and its fraction are one number, as many programs have the time.
+        scaled = F.when(number.between(-_SECONDS_BELOW, _SECONDS_BELOW), number * 1000).otherwise(number)
+        millis = F.floor(scaled).try_cast("bigint")
         # The sign bit is flipped, so that text sorts like the number.
         return millis, at(epoch, Phase.CHANGE, F.concat(fixed(millis.bitwiseXOR(F.lit(-(1 << 63)))), offset))
 

@@ -2,8 +2,10 @@
 
 The position of a change is its place in the binlog where Maxwell sends it (`output_binlog_position`), else
 its transaction and its place in that (`output_xoffset`); the last row of a transaction says `commit` instead
-of its place. Rows of one binlog event share a place, so the row's number in the transaction follows. A row
-of a bootstrap has neither: it lies below every change, in the order of the log.
+of its place. Rows of one binlog event share a place, so the row's number in the transaction follows. Where
+Maxwell sends no places in a transaction, or not even transactions, the place in the log follows the transaction
+or the time: a row's changes share a partition, in their order. A row of a bootstrap has none of these: it lies
+below every change, in the order of the log.
 
 An update says in `old` what changed. If that is of the key, the row of the old key is deleted.
 """
@@ -53,12 +55,14 @@ class Maxwell:
         number = fixed(F.substring_index(file, ".", -1).try_cast("bigint"), 8)
         row = fixed(F.coalesce(F.col("m.xoffset"), F.when(F.col("m.commit"), F.lit(_LAST)), F.lit(0)), 8)
         in_file = F.concat(number, fixed(place.try_cast("bigint")), row)
-        in_transaction = F.when(
-            F.col("m.xoffset").isNotNull() | F.col("m.commit"), F.concat(F.lit("0" * 8), fixed(F.col("m.xid")), row)
-        )
+        in_transaction = F.concat(F.lit("0" * 8), fixed(F.col("m.xid")), row)
+        placed = F.col("m.xoffset").isNotNull() | F.coalesce(F.col("m.commit"), F.lit(False))
+        in_log = F.concat(F.lit("0" * 8), fixed(F.coalesce("m.xid", "m.ts")), F.lit("0" * 8), fixed(F.col("offset")))
+        # A place in the binlog that cannot be read is no reason to put the row below those whose place can.
+        in_order = F.coalesce(in_file, F.when(placed, in_transaction), F.when(F.col("m.position").isNull(), in_log))
         position = F.when(
             op == Op.READ.value, at(epoch, Phase.SNAPSHOT, F.concat(F.lit("0" * 16), fixed(F.col("offset"))))
-        ).otherwise(at(epoch, Phase.CHANGE, F.coalesce(in_file, in_transaction)))
+        ).otherwise(at(epoch, Phase.CHANGE, in_order))
         changed_at = F.when(F.col("m.ts").between(0, _LATEST), F.timestamp_seconds("m.ts"))
         table = F.when(
             F.col("m.database").isNotNull() & F.col("m.table").isNotNull(), F.concat_ws(".", "m.database", "m.table")
