@@ -150,8 +150,9 @@ def test_json_lines_and_exact_types(feed: Feed) -> None:
         [1],
         42,
     )
-    feed.put("b.json", b'{"id": 5, "seq": 9, "op": "I", "name": {"deep": 1}}\n\n{"id": 6, "seq"\n')
-    assert counted(feed.run()) == (8, 2, 0, 6)
+    two = b'{"id": 7, "seq": 9, "op": "I"}{"id": 8, "seq": 9, "op": "I"}\n'
+    feed.put("b.json", b'{"id": 5, "seq": 9, "op": "I", "name": {"deep": 1}}\n\n{"id": 6, "seq"\n' + two)
+    assert counted(feed.run()) == (9, 2, 0, 7)
     assert feed.rows("id, name, price, at") == [
         (5, '{"deep":1}', None, None),
         (2**60 + 1, "a\u2028b", "12345678.25", "2024-02-29 12:00:00.000000Z"),

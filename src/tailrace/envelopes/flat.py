@@ -109,6 +109,9 @@ class Flat:
         named = reduce(or_, failed.values(), F.lit(False))
         broken = ~F.ltrim("value").startswith("{") | (F.col("typed")["_cdc_corrupt"].isNotNull() & ~named)
         first = F.when(broken, "malformed: the line is not a JSON object")
+        # A parser stops after the first object, and would pass over another one on the same line without a word.
+        alone = F.json_array_length(F.concat(F.lit("["), "value", F.lit("]")))
+        first = first.when(~alone.eqNullSafe(1), "malformed: the line has more than one JSON object")
         if damaged:
             first = first.when(F.col("value").contains(REPLACEMENT), "malformed: some bytes of the row are no text")
         word = F.col("texts")[self.operation_column] if self.operation_column else F.lit(None).cast("string")
