@@ -278,6 +278,11 @@ def test_a_target_follows_inserts_updates_deletes_new_fields_and_new_tables(serv
     before = server.deployment.head
     assert kept.run().rows == 0
     assert server.deployment.head == before
+    with kept.open() as pipeline:
+        seen = list(pipeline.consume(6))
+    assert [(row["offset"], row["op"], row["status"]) for row in seen[:5]] == [(n, "r", "change") for n in range(5)]
+    assert {json.loads(str(row["row"]))["name"] for row in seen[:5]} == {"u0", "u1", "u2", "u3", "inner"}
+    assert (seen[5]["op"], seen[5]["status"]) == ("u", "change")
 
 
 def test_a_field_that_no_document_has_any_more_is_cleared(server: Emulator, kept: Kept) -> None:

@@ -239,17 +239,18 @@ def consume(
     file: PipelineFile,
     *,
     platform_config: PlatformFile = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many messages.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many changes.")] = 10,
     json: Json = False,
 ) -> None:
-    """Print messages of the topics as the engine sees them.
+    """Print changes as the engine sees them.
 
-    Begins with the oldest that are still there; touches no target. Rows are shown: mind who looks on.
+    Begins with the oldest that topics or change log still have; touches neither source nor target. Rows are shown:
+    mind who looks on.
     """
     from tailrace.cli import show
 
     with _opened(file, platform_config) as pipeline:
-        show.rows(list(pipeline.consume(limit)), json_wanted=json, none="no messages")
+        show.rows(list(pipeline.consume(limit)), json_wanted=json, none="no changes")
 
 
 @app.command()

@@ -287,7 +287,7 @@ class Pipeline:
         return Lakehouse(self._drains, self._checkpoints, self._progress, self._inlet, self._folder)
 
     def consume(self, limit: int) -> Iterator[dict[str, object]]:
-        """Yield the first `limit` messages of the topics as the engine sees them; touch no target."""
+        """Yield the first `limit` changes of the log as the engine sees them; touch no target."""
         yield from self._inlet.consume(self._checkpoints.life() or Life(1, "none"), limit)
 
     def lag(self) -> list[dict[str, object]]:

@@ -126,7 +126,7 @@ class Inlet(Protocol):
         ...
 
     def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
-        """Yield the first messages of the log, looked into."""
+        """Yield the first messages of the log, looked into; what is no change says why."""
         ...
 
     def dead_letters(self) -> Aside:
@@ -168,7 +168,7 @@ def open_inlet(
     if not of_topics:
         from tailrace.runtime.pumped import Pumped
 
-        return Pumped(pipeline, platform, folder)
+        return Pumped(pipeline, platform, folder, spark)
     try:
         from tailrace.runtime.connected import Connected
         from tailrace.runtime.topics import Topics

@@ -18,11 +18,11 @@ from tailrace.control.checkpoints import Life
 from tailrace.control.lag import TargetLag
 from tailrace.control.rejects import Kept, Rejects
 from tailrace.core.checkpoint import Checkpoint
-from tailrace.core.errors import Misconfigured
 from tailrace.log import shape as shapes
 from tailrace.log.landed import LandedLog
 from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
+from tailrace.runtime.look import changes
 from tailrace.runtime.pump import Source
 
 
@@ -71,10 +71,13 @@ class Remembering(Protocol):
 class Pumped:
     """A source and its landed log; see `runtime.inlet.Inlet` for what each method promises."""
 
-    def __init__(self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path) -> None:
+    def __init__(
+        self, pipeline: PipelineConfig, platform: PlatformConfig, folder: Path, spark: Callable[[], SparkSession]
+    ) -> None:
         self._pipeline = pipeline
         self._platform = platform
         self._folder = folder
+        self._spark = spark
         self.prefix = f"{pipeline.topic_prefix}."
 
     @property
@@ -115,11 +118,13 @@ class Pumped:
         return [{"part": found.target, "lag_events": found.events, "upto": found.upto, "head": found.head}]
 
     def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
-        raise Misconfigured(
-            "not-available",
-            f'cdc consume does not read source_type "{self._pipeline.source.source_type}" in this release',
-            "It reads topics: source_type kafka.",
-        )
+        """Yield the first changes that the log still has; none before a run has landed any."""
+        log, most = self._log(life), self._platform.limits.max_event_bytes
+        after = log.begins()
+        while limit > 0 and after < log.head() and (piece := log.slice(after, limit)) is not None:
+            yield from changes(piece, log, self._spark(), prefix=self.prefix, limit=limit, max_bytes=most)
+            limit -= piece.upto - after
+            after = piece.upto
 
     def dead_letters(self) -> Rejects:
         enabled, limit = self._platform.dlq.enabled, self._platform.limits.max_rejects
