@@ -28,6 +28,7 @@ from tailrace.spark.kinds import kind_of
 _CORRUPT = "_cdc_corrupt"
 _ALIKE = tuple[str, bool, bool]
 _PLAIN = re.compile(r"/[A-Za-z0-9._/=-]+")
+_PATTERN = frozenset("{}[]*?\\")
 
 
 class Rows:
@@ -135,7 +136,10 @@ def _where() -> list[Any]:
 def _alike(entries: Iterable[Entry]) -> list[tuple[_ALIKE, list[Entry]]]:
     """Return files by how they are written, in a fixed order; a file that is asked for twice is there once."""
 
-    def kind(entry: Entry) -> _ALIKE:
-        return entry.content.header, entry.content.whole, entry.content.damaged
+    def kind(entry: Entry) -> tuple[_ALIKE, bool]:
+        # Beside a name that looks like a pattern, though it is none, Spark reads every other file twice.
+        return (entry.content.header, entry.content.whole, entry.content.damaged), not _PATTERN.isdisjoint(entry.name)
 
-    return [(key, list({e.name: e for e in group}.values())) for key, group in groupby(sorted(entries, key=kind), kind)]
+    return [
+        (key, list({e.name: e for e in group}.values())) for (key, _), group in groupby(sorted(entries, key=kind), kind)
+    ]
