@@ -193,6 +193,23 @@ def test_columns_come_and_types_widen_within_a_run(spark: SparkSession, target: 
     assert refused.value.code == "schema-refused"
 
 
+def test_days_and_times_long_ago_and_without_a_zone(spark: SparkSession, target: str) -> None:
+    """Names may come as columns, as in Spark; a day of the year 1 is a key like any other."""
+    first, later = datetime.date(1, 1, 1), datetime.date(2024, 2, 29)
+    kept = {"apply_as_deletes": F.expr("op = 'd'"), "except_column_list": [F.col("seq"), F.col("op")]}
+
+    def put(kind: str, *given: tuple[Any, ...]) -> None:
+        source = feed(spark, *given, schema=f"id date, seq int, op string, size {kind}")
+        tailrace.apply_changes(source, target, [F.col("id")], F.col("seq"), **kept)
+
+    put("date", (first, 1, "u", first), (later, 1, "u", later))
+    put("timestamp_ntz", (first, 2, "u", datetime.datetime(1, 1, 1, 5)), (later, 3, "d", None))
+    put("timestamp_ntz", (later, 2, "u", None))
+    assert rows(target) == [(first, datetime.datetime(1, 1, 1, 5))]
+    with pytest.raises(Misconfigured, match="keys names"):
+        tailrace.apply_changes(feed(spark, (1, "a", 1, 10, "u")), target, [F.col("id") + 1], "seq")
+
+
 def test_a_new_column_is_left_out_with_a_warning_if_so_asked(spark: SparkSession, target: str) -> None:
     apply(feed(spark, (1, "a", 1, 10, "u")), target)
     with pytest.warns(UserWarning, match='column "extra" int is new and left out'):
@@ -234,6 +251,11 @@ def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSessio
     [
         {"keys": []},
         {"keys": ["nothing"]},
+        {"sequence_by": None},
+        {"sequence_by": "seq +"},
+        {"sequence_by": "nothing + 1"},
+        {"apply_as_deletes": "seq"},
+        {"apply_as_truncates": "op = = 't'"},
         {"except_column_list": ["id"]},
         {"column_list": ["id"], "except_column_list": ["op"]},
         {"stored_as_scd_type": 3},

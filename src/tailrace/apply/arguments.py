@@ -10,15 +10,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import BooleanType, DataType, NullType, StructType
 
 from tailrace.apply.engine import UNCHANGED, column
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.table import END, RESERVED, START, Column, Table
 from tailrace.spark.kinds import kind_of
+
+Names = Sequence[str] | Sequence[Expression]
+"""Columns of the source, by name or as what a `Column` names."""
 
 
 @dataclass(frozen=True)
@@ -93,24 +97,24 @@ def _same(code: str, what: str, old: object, new: object) -> None:
 def resolve(
     source: DataFrame,
     *,
-    keys: Sequence[str],
+    keys: Names,
     sequence_by: str | Expression,
     deletes: str | Expression | None,
     truncates: str | Expression | None,
-    columns: Sequence[str] | None,
-    except_columns: Sequence[str] | None,
+    columns: Names | None,
+    except_columns: Names | None,
     scd_type: int | str,
-    track: Sequence[str] | None,
-    track_except: Sequence[str] | None,
+    track: Names | None,
+    track_except: Names | None,
     ignore_nulls: bool,
-    ignore_nulls_of: Sequence[str] | None,
+    ignore_nulls_of: Names | None,
     soft: str | None,
 ) -> Arguments:
     """Return the arguments, checked; refuse what cannot be meant."""
     mode = {"1": "scd1", "2": "scd2"}.get(str(scd_type))
     if mode is None:
         raise _bad(f"stored_as_scd_type is {scd_type!r}", "Give 1 for current rows or 2 for history.")
-    names = _Names(source.columns, mode)
+    names = _Names(source, mode)
     chosen = names.chosen("column_list", columns, except_columns)
     found_keys = names.each("keys", keys)
     if not found_keys or len(set(found_keys)) < len(found_keys):
@@ -129,14 +133,14 @@ def resolve(
     soft_column = _soft(soft, mode, want)
     if soft_column and soft_column not in chosen:
         want.append(Column(soft_column, "timestamp"))
-    sequence = names.expression(sequence_by)
+    sequence, sequence_type = names.expression("sequence_by", sequence_by)
     return Arguments(
         Table("changes", tuple(want), tuple(found_keys)),
         mode,
         sequence,
-        source.select(sequence.alias("s")).schema[0].dataType,
-        F.lit(False) if deletes is None else names.expression(deletes),
-        None if truncates is None else names.expression(truncates),
+        sequence_type,
+        F.lit(False) if deletes is None else names.condition("apply_as_deletes", deletes),
+        None if truncates is None else names.condition("apply_as_truncates", truncates),
         tuple(tracked),
         tuple(ignored),
         soft_column,
@@ -147,8 +151,10 @@ def resolve(
 class _Names:
     """The columns of the source, found as Spark finds them."""
 
-    def __init__(self, columns: Sequence[str], mode: str) -> None:
+    def __init__(self, source: DataFrame, mode: str) -> None:
+        self._source = source
         self._found: dict[str, str] = {}
+        columns = source.columns
         for name in columns:
             other = self._found.setdefault(name.lower(), name)
             if other != name or columns.count(name) > 1:
@@ -166,30 +172,51 @@ class _Names:
                 )
         self._user = [name for name in columns if name != UNCHANGED]
 
-    def each(self, what: str, wanted: Sequence[str]) -> list[str]:
+    def each(self, what: str, wanted: Sequence[str | Expression]) -> list[str]:
         """Return the columns called `wanted`; refuse one that is not there."""
         found = []
-        for name in wanted:
+        for given in wanted:
+            name = given if isinstance(given, str) else self._read(what, given).names[0]
             bare = name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
             if bare.lower() not in self._found:
                 raise _bad(f'{what} names "{name}", which the source does not have', "Mend the name.")
             found.append(self._found[bare.lower()])
         return found
 
-    def chosen(self, what: str, only: Sequence[str] | None, but: Sequence[str] | None) -> list[str]:
+    def chosen(self, what: str, only: Names | None, but: Names | None) -> list[str]:
         """Return the columns that two lists choose, in the order of the source."""
         return _listed(self, what, only, but, self._user)
 
-    def expression(self, given: str | Expression) -> Expression:
-        """Return a column by its name, else the expression that is written."""
-        if not isinstance(given, str):
-            return given
-        return column(self._found[given.lower()]) if given.lower() in self._found else F.expr(given)
+    def expression(self, what: str, given: str | Expression | None) -> tuple[Expression, DataType]:
+        """Return a column by its name, else the expression that is written, and its type."""
+        if isinstance(given, str) and given.lower() in self._found:
+            found = column(self._found[given.lower()])
+        elif isinstance(given, str):
+            try:
+                found = F.expr(given)
+            except AnalysisException as error:
+                raise _unread(what, error) from error
+        elif isinstance(given, Expression):
+            found = given
+        else:
+            raise _bad(f"{what} is {given!r}", "Give the name of a column, SQL text or a Column.")
+        return found, self._read(what, found)[0].dataType
+
+    def condition(self, what: str, given: str | Expression) -> Expression:
+        """Return an expression that is true or false."""
+        found, kind = self.expression(what, given)
+        if not isinstance(kind, BooleanType | NullType):
+            raise _bad(f"{what} is of type {kind.simpleString()}", "Give an expression that is true or false.")
+        return found
+
+    def _read(self, what: str, given: Expression) -> StructType:
+        try:
+            return self._source.select(given).schema
+        except AnalysisException as error:
+            raise _unread(what, error) from error
 
 
-def _listed(
-    names: _Names, what: str, only: Sequence[str] | None, but: Sequence[str] | None, among: Sequence[str]
-) -> list[str]:
+def _listed(names: _Names, what: str, only: Names | None, but: Names | None, among: Sequence[str]) -> list[str]:
     if only is not None and but is not None:
         raise _bad(f"{what} and its except list are both given", "Give one of them.")
     if only is not None:
@@ -212,6 +239,13 @@ def _soft(soft: str | None, mode: str, want: Sequence[Column]) -> str:
 
 def _folded(names: Sequence[str]) -> str:
     return json.dumps(sorted(name.lower() for name in names))
+
+
+def _unread(what: str, error: AnalysisException) -> Misconfigured:
+    said = " ".join((error.getCondition() or type(error).__name__).split())
+    return _bad(
+        f"{what} cannot be understood: {said}", "Spark says more about it, below this error. Mend the expression."
+    )
 
 
 def _bad(message: str, hint: str) -> Misconfigured:

@@ -39,11 +39,16 @@ def ranges(table: Table, found: Sequence[Any]) -> dict[str, tuple[Bound, Bound]]
 
 def inside(near: Ranges) -> Expression:
     """Say of a row whether its key lies within `near`."""
-    parts = [
-        (F.col(f"`{key.replace('`', '``')}`") >= F.lit(low)) & (F.col(f"`{key.replace('`', '``')}`") <= F.lit(high))
-        for key, (low, high) in near.items()
-    ]
+    parts = []
+    for key, (low, high) in near.items():
+        name = F.col(f"`{key.replace('`', '``')}`")
+        parts.append((name >= _literal(low)) & (name <= _literal(high)))
     return reduce(and_, parts, F.lit(True))
+
+
+def _literal(bound: Bound) -> Expression:
+    # On its way to Java a date loses the zeros before its year, and is none any more.
+    return F.lit(bound.isoformat()).cast("date") if isinstance(bound, datetime.date) else F.lit(bound)
 
 
 def _ordered(table: Table) -> list[str]:

@@ -7,7 +7,6 @@ those of a drain go, through `apply.flow`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Literal, Protocol, cast
@@ -17,7 +16,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply import engine
-from tailrace.apply.arguments import Arguments, resolve
+from tailrace.apply.arguments import Arguments, Names, resolve
 from tailrace.apply.engine import OFFSET, OLD_KEY, OP, POSITION, PROBLEM, UNCHANGED, column
 from tailrace.apply.flow import Flow, Outcome
 from tailrace.apply.history import Tracking
@@ -61,18 +60,18 @@ class _Keyed(Target, Historic, Forgetting, Protocol):
 def apply_changes(
     source: DataFrame,
     target: str,
-    keys: Sequence[str],
+    keys: Names,
     sequence_by: str | Expression,
     *,
     apply_as_deletes: str | Expression | None = None,
     apply_as_truncates: str | Expression | None = None,
-    column_list: Sequence[str] | None = None,
-    except_column_list: Sequence[str] | None = None,
+    column_list: Names | None = None,
+    except_column_list: Names | None = None,
     stored_as_scd_type: Literal[1, 2] | str = 1,
-    track_history_column_list: Sequence[str] | None = None,
-    track_history_except_column_list: Sequence[str] | None = None,
+    track_history_column_list: Names | None = None,
+    track_history_except_column_list: Names | None = None,
     ignore_null_updates: bool = False,
-    ignore_null_updates_column_list: Sequence[str] | None = None,
+    ignore_null_updates_column_list: Names | None = None,
     soft_delete_column: str | None = None,
     schema_evolution: Literal["skip", "fail", "alter"] = "alter",
     on_invalid: Literal["reject", "fail"] = "reject",
