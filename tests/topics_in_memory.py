@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -90,13 +90,18 @@ class Pipeline:
 
     def drain(self, max_rows: int = 100_000) -> list[Counts]:
         """Drain to the head; return the counts of every table of every slice."""
+        return [count for counts in self.steps(max_rows) for count in counts]
+
+    def steps(self, max_rows: int) -> Iterator[list[Counts]]:
+        """Drain to the head, a slice at a time; yield the counts of every table."""
         log = self.log
         work = self._work(log, self.rejects, max_rows)
 
         def once(step: Callable[[], Result]) -> Result:
             return step()
 
-        return [count for _, counts in drain(work, threading.Event(), once, log.head()) for count in counts]
+        for _, counts in drain(work, threading.Event(), once, log.head()):
+            yield counts
 
     def replay(self) -> list[Counts]:
         """Replay the dead letters; return the counts of every table."""

@@ -123,9 +123,10 @@ def test_columns_are_found_by_name_whatever_their_order(feed: Feed) -> None:
     feed.put("b.csv", "2,bob,2,I,more", header="id,name,seq,op,new")
     feed.put("c.csv", "3,3,I", header="id,seq,op")
     feed.put("odd name [1]{a}%20#?ü.csv", "4,dan,4,I")
+    feed.put("odd name [2]{a}%20#?ü.csv", "6,fay,6,I")
     feed.put("plain.csv", "5,eve,5,I")
-    assert counted(feed.run()) == (5, 5, 0, 0)
-    assert feed.rows() == [(1, "ann"), (2, "bob"), (3, None), (4, "dan"), (5, "eve")]
+    assert counted(feed.run()) == (6, 6, 0, 0)
+    assert feed.rows() == [(1, "ann"), (2, "bob"), (3, None), (4, "dan"), (5, "eve"), (6, "fay")]
 
 
 def test_json_lines_and_exact_types(feed: Feed) -> None:

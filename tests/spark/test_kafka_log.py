@@ -193,6 +193,25 @@ def test_expired_offsets_halt_and_what_was_read_may_expire(pipeline: Pipeline, c
         pipeline.log.require(mark.offset)
 
 
+def test_a_table_that_is_dropped_is_never_built_from_half_of_its_log(
+    pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    fill(cluster, range(4))
+    running = pipeline.steps(2)
+    next(running)
+    kept = dict(pipeline.state.tables)
+    pipeline.state.tables.clear()
+    with pytest.raises(Halt, match="while the target ran"):
+        next(running)
+    pipeline.state.tables.update(kept)
+    pipeline.drain()
+    pipeline.state.tables.clear()
+    cluster.expire(TOPIC, 0, 2)
+    with pytest.raises(ResyncRequired, match="begins at offset 2"):
+        pipeline.drain()
+    assert pipeline.state.tables == {}
+
+
 def test_a_log_that_is_shorter_than_it_was_halts(pipeline: Pipeline, cluster: MemoryCluster) -> None:
     fill(cluster, range(4))
     with pytest.raises(ResyncRequired, match="ends before"):

@@ -65,6 +65,11 @@ def covers(place: int, other: int) -> bool:
     return all(have.get(name, -1) >= last for name, last in other.by_partition.items())
 
 
+def lacks(place: int, noted: int) -> bool:
+    """Say whether `place` is known to be behind `noted`; one that was rebuilt is a number, and says no partitions."""
+    return not covers(place, noted) if by_partition(place) else int(place) < int(noted)
+
+
 def together(have: int, upto: int) -> int:
     """Return the place that includes both, as a number greater than `have` if it includes more."""
     if not isinstance(upto, Offsets):

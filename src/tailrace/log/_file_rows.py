@@ -55,6 +55,18 @@ class Rows:
             for path in [str(self._paths[name])]
         }
 
+    def _alike(self, entries: Iterable[Entry]) -> list[tuple[_ALIKE, list[Entry]]]:
+        """Return files by how they are written, in a fixed order; a file that is asked for twice is there once."""
+
+        def kind(entry: Entry) -> tuple[_ALIKE, str]:
+            # A path that looks like a pattern, though it is none, makes Spark read all others twice: it goes alone.
+            path = str(self._paths[entry.name])
+            alone = "" if _PATTERN.isdisjoint(path) else path
+            return (entry.content.header, entry.content.whole, entry.content.damaged), alone
+
+        groups = groupby(sorted(entries, key=kind), kind)
+        return [(key, list({e.name: e for e in group}.values())) for (key, _), group in groups]
+
     def absent(self, entry: Entry, envelope: Flat) -> str:
         """Say which column a file lacks; of JSON it is not known before it is read."""
         if self._kind == "csv":
@@ -64,7 +76,7 @@ class Rows:
     def kinds(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Return the columns that files have, with their types, as far as the files tell them."""
         found: dict[str, str] = {}
-        for (header, _, _), alike in sorted(_alike(entries), key=lambda group: min(e.number for e in group[1])):
+        for (header, _, _), alike in sorted(self._alike(entries), key=lambda group: min(e.number for e in group[1])):
             if self._kind == "csv":
                 found |= dict.fromkeys(json.loads(header), "string")
             elif self._kind == "ndjson":
@@ -78,7 +90,7 @@ class Rows:
     def opened(self, entries: Sequence[Entry], envelope: Flat, table: Table) -> DataFrame:
         """Return the rows of `entries`, opened; see `Flat` for the columns."""
         parts = []
-        for (header, whole, damaged), alike in _alike(entries):
+        for (header, whole, damaged), alike in self._alike(entries):
             if self._kind == "csv":
                 names = json.loads(header)
                 parts.append(envelope.from_texts(self._texts(alike, names, whole=whole), names, table, damaged=damaged))
@@ -130,16 +142,4 @@ def _where() -> list[Any]:
         F.col("_metadata.file_path").alias("file"),
         F.col("_metadata.file_block_start").alias("block"),
         F.monotonically_increasing_id().alias("id"),
-    ]
-
-
-def _alike(entries: Iterable[Entry]) -> list[tuple[_ALIKE, list[Entry]]]:
-    """Return files by how they are written, in a fixed order; a file that is asked for twice is there once."""
-
-    def kind(entry: Entry) -> tuple[_ALIKE, bool]:
-        # Beside a name that looks like a pattern, though it is none, Spark reads every other file twice.
-        return (entry.content.header, entry.content.whole, entry.content.damaged), not _PATTERN.isdisjoint(entry.name)
-
-    return [
-        (key, list({e.name: e for e in group}.values())) for (key, _), group in groupby(sorted(entries, key=kind), kind)
     ]

@@ -297,6 +297,8 @@ class FileLog:
         places: list[tuple[object, ...]] = []
         lowest: list[str] = []
         uris = rows.uris({entry.name for entry in entries})
+        if strange := by_file.keys() - set(uris.values()):
+            raise Halt("miscounted", f'rows came from "{min(strange)}"', "This is a defect: please report it.")
         for entry in entries:
             uri = uris[entry.name]
             mine = sorted(by_file.get(uri, []), key=lambda stretch: stretch["block"])

@@ -30,6 +30,10 @@ class ChangeLog(Protocol):
 
     name: str
 
+    def require_rest(self, place: int) -> None:
+        """Halt if anything behind `place` is gone."""
+        ...
+
     def slice(self, after: int, max_rows: int, upto: int | None = None) -> Slice | None:
         """Return the next rows after offset `after`, about `max_rows`; `None` if there are none."""
         ...
@@ -104,8 +108,12 @@ class Drain:
             # A table without a mark may be one that was made anew just now: what it lacks is not known to be nothing.
             return -1 if whole else min((int(self._included(table)) for table in tables), default=-1)
         found = {table: self._included(table) for table in tables if table in noted}
-        behind = [place for table, place in found.items() if _lacks(place, noted[table])]
-        return offsets.least([at, *behind]) if behind else at
+        behind = [place for table, place in found.items() if offsets.lacks(place, noted[table])]
+        if not behind:
+            return at
+        place = offsets.least([at, *behind])
+        self.log.require_rest(place)
+        return place
 
     def _included(self, table: str) -> int:
         mark = self.fold.target.mark(table)
@@ -165,11 +173,6 @@ class Drain:
                 "miscounted", f"the events of a slice do not add up: {counts}", "This is a defect: please report it."
             )
         return counts
-
-
-def _lacks(place: int, noted: int) -> bool:
-    # A mark that was rebuilt says no partitions, only how far it is as a number.
-    return not offsets.covers(place, noted) if offsets.by_partition(place) else int(place) < int(noted)
 
 
 def drain(

@@ -247,7 +247,14 @@ class Fold:
 
     def _mark(self, table: str, *, partitioned: bool) -> Mark:
         """Return the mark in terms of this log: a table of an earlier life has nothing of this one."""
-        mark = self.target.mark(table)
+        mark, seen = self.target.mark(table), self._marks.get(table)
+        if seen and (mark is None or (mark.log == seen.log and offsets.lacks(mark.offset, seen.offset))):
+            # We have gone on from `seen`, and would leave out what lies between.
+            raise Halt(
+                "table-restored",
+                f'table "{table}" of target "{self.target.name}" was dropped or taken back while the target ran',
+                "Nothing more was written to it. Start the target again: it goes on from what the table has.",
+            )
         if mark is None:
             return Mark(self._log.name, -1)
         if mark.log == self._log.name:

@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.apply.target import Target
 from tailrace.apply.versions import Version, Versioned
 from tailrace.config.pipeline import SinkConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -101,6 +102,9 @@ class Lakehouse:
             mark = opened.mark_at(name, version)
             if life is None:
                 raise _not_again(name, version, "the pipeline has no change log any more")
+            now = cast(Target, opened).mark(name)
+            if now and now.log == life.log and now.replays > (mark.replays if mark and mark.log == life.log else 0):
+                raise _not_again(name, version, "dead letters were replayed since, and are not kept")
             place = mark.offset if mark is not None and mark.log == life.log else -1
             self._require(life, name, version, place)
             opened.take_back(name, version)

@@ -239,7 +239,7 @@ class MySqlSource:
                     rows, begun = pa.concat_tables([void_rows(self._topic_prefix, tables), rows]), True
                 checkpoint, done = self._checkpoint(origin, batch, goal)
                 quiet = not rows.num_rows and isinstance(since, Tailing) and not done
-                if checkpoint != since and not (quiet and heard - told < _QUIET_PAGES):
+                if rows.num_rows or (checkpoint != since and not (quiet and heard - told < _QUIET_PAGES)):
                     yield Page(rows, since, checkpoint, batch.schemas)
                     since, told = checkpoint, heard
                 engine.release(None)

@@ -20,6 +20,8 @@ public class BinlogTrack extends Track {
     private long pos, event, row, handled;
     private String skipFile;
     private long skipPos, skipEvent, skipRow;
+    /** Where we went on from, as long as nothing but what lies before it has come: a stand never goes back. */
+    private String resumed;
 
     public void resume(String stand) {
         String[] parts = stand.split(" ", 5);
@@ -30,10 +32,11 @@ public class BinlogTrack extends Track {
         skipRow = Long.parseLong(parts[3]);
         skipFile = skipEvent == 0 ? null : file;
         skipPos = pos;
+        resumed = stand;
     }
 
     public String stand() {
-        return file + " " + pos + " " + event + " " + row + " " + gtids;
+        return resumed != null ? resumed : file + " " + pos + " " + event + " " + row + " " + gtids;
     }
 
     /** How many events behind `pos` the engine has handled, rows or not. */
@@ -56,6 +59,7 @@ public class BinlogTrack extends Track {
         if (order > 0) {
             file = name;
             pos = place;
+            resumed = null;
             event = 0;
             row = 0;
             if (offset.get("gtids") != null) {
@@ -78,14 +82,14 @@ public class BinlogTrack extends Track {
         }
         event = number(offset.get("event"));
         row = number(offset.get("row"));
-        if (skipFile == null) {
-            return false;
-        }
-        if (compare(name, place, skipFile, skipPos) != 0) {
+        if (skipFile != null && compare(name, place, skipFile, skipPos) != 0) {
             skipFile = null;
-            return false;
         }
-        return event < skipEvent || (event == skipEvent && row <= skipRow);
+        boolean skipped = skipFile != null && (event < skipEvent || (event == skipEvent && row <= skipRow));
+        if (!skipped) {
+            resumed = null;
+        }
+        return skipped;
     }
 
     private static int compare(String file, long pos, String other, long otherPos) {

@@ -13,6 +13,8 @@ public class LsnTrack extends Track {
     private long commit, xid, lsn, count;
     private long messageLsn;
     private long skipXid, skipLsn, skipCount;
+    /** Where we went on from, as long as nothing but what lies before it has come: a stand never goes back. */
+    private String resumed;
 
     public void resume(String stand) {
         String[] parts = stand.split(" ");
@@ -20,10 +22,11 @@ public class LsnTrack extends Track {
         skipXid = Long.parseLong(parts[1]);
         skipLsn = Long.parseLong(parts[2]);
         skipCount = Long.parseLong(parts[3]);
+        resumed = stand;
     }
 
     public String stand() {
-        return commit + " " + xid + " " + lsn + " " + count;
+        return resumed != null ? resumed : commit + " " + xid + " " + lsn + " " + count;
     }
 
     public long message() {
@@ -41,6 +44,7 @@ public class LsnTrack extends Track {
         Number done = (Number) offset.get("lsn_commit");
         if (done != null && done.longValue() > commit) {
             commit = done.longValue();
+            resumed = null;
             xid = 0;
             lsn = 0;
             count = 0;
@@ -71,12 +75,17 @@ public class LsnTrack extends Track {
             count = 1;
         }
         if (skipXid == 0) {
+            resumed = null;
             return false;
         }
         if (transaction != skipXid) {
             throw new IllegalStateException("transaction " + transaction + " came where " + skipXid + " was expected");
         }
-        return place < skipLsn || (place == skipLsn && count <= skipCount);
+        boolean skipped = place < skipLsn || (place == skipLsn && count <= skipCount);
+        if (!skipped) {
+            resumed = null;
+        }
+        return skipped;
     }
 
     public String table(Struct source) {
