@@ -63,7 +63,7 @@ def check(spark: SparkSession, folder: Path, seed: int, transactions: int) -> in
         documents = deployment.documents(table, component)
         rows = spark.read.format("delta").load(f"{folder}/lake/{name}").collect()
         compare((row.asDict() for row in rows), documents, f"delta {name}")
-        found = base.execute(f'SELECT * FROM "{name}"')
+        found = base.execute(f'SELECT * EXCLUDE ("_creationTime") FROM "{name}"')
         columns = [column[0] for column in found.description]
         compare((dict(zip(columns, row, strict=True)) for row in found.fetchall()), documents, f"duckdb {name}")
     base.close()
@@ -79,6 +79,9 @@ def compare(rows: Iterable[Mapping[str, Any]], documents: Mapping[str, Mapping[s
                 value, want = row[field], documents[key].get(field)
                 text = convex.shown(want)
                 same_text = isinstance(value, str) and text is not None and same(value, text, convex.Kind.TEXT)
+                if what.startswith("duckdb") and want == 0.0 == value:
+                    # DuckDB takes the two zeros for one: an UPDATE from one to the other leaves the old.
+                    continue
                 assert same_text or same(_plain(value), _plain(want)), f"{what} {key} {field}: {value!r} {want!r}"
 
 
