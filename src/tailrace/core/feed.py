@@ -55,6 +55,8 @@ class Examined:
     """Some bytes are no text in the encoding of the feed."""
     problem: str = ""
     """Why it cannot be read at all, as `code: words`; empty if it can."""
+    plain: int = 0
+    """How many bytes of text it has, unpacked; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

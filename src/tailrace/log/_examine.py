@@ -57,7 +57,7 @@ def examine(file: BinaryIO, name: str, kind: str, encoding: str, max_row_bytes: 
         digest.update(piece)
     whole = kind == "csv" and (found.quoted_break or bool(packed))
     header, trouble = found.header() if kind == "csv" and not problem else ("", problem)
-    return Examined(digest.hexdigest(), max(found.lines, 1), header, whole, found.damaged, trouble)
+    return Examined(digest.hexdigest(), max(found.lines, 1), header, whole, found.damaged, trouble, found.size)
 
 
 def _plain(file: BinaryIO, digest: Digest, packed: str) -> Iterator[bytes]:
@@ -140,6 +140,7 @@ class _Text:
 
     def __init__(self, kind: str, encoding: str, max_row_bytes: int) -> None:
         self.lines = 0
+        self.size = 0
         self.quoted_break = False
         self.damaged = False
         self._csv = kind == "csv"
@@ -154,6 +155,7 @@ class _Text:
     def feed(self, piece: bytes) -> None:
         if not piece:
             return
+        self.size += len(piece)
         if len(self._head) < _MOST_HEADER:
             self._head += piece[: _MOST_HEADER - len(self._head)]
         if not self.damaged:

@@ -114,13 +114,18 @@ class Rows:
                 escape='"',
                 multiLine=str(whole).lower(),
                 columnNameOfCorruptRecord=_CORRUPT,
-                maxCharsPerColumn=str(self._max_row_bytes),
+                maxCharsPerColumn=str(self._longest(entries)),
                 maxColumns=str(len(names) + 100),
             )
             .csv(self._files(entries))
         )
         raw = F.struct(*(F.col(f"c{n}").alias(name) for n, name in enumerate(names))).alias("raw")
         return read.select(*_where(), raw, F.col(_CORRUPT).alias("corrupt"))
+
+    def _longest(self, entries: Sequence[Entry]) -> int:
+        """Return how long a value may be: Spark sets so much memory aside for every file, however small it is."""
+        sizes = [entry.content.plain or self._max_row_bytes for entry in entries]
+        return min(self._max_row_bytes, max(sizes))
 
     def _lines(self, entries: Sequence[Entry]) -> DataFrame:
         read = self._reader().option("lineSep", "\n").text(self._files(entries))
