@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ def test_a_table_goes_back_and_is_made_current_again(
         lake.at().rollback(None, None, back)
     monkeypatch.setattr(failpoint, "_armed", {})
     assert (lake.rows(), lake.mark()) == (past, (was["upto"], now["upto"]))
+    at_once = Moment(None, datetime.datetime.now(datetime.UTC))
+    assert lake.at().query(None, "people", at_once, "SELECT max(name) AS m FROM people", 9) == [{"m": "cid"}]
     if kind == "iceberg":
         assert lake.at().rollback(None, "people", back)["upto"] == was["upto"]
         assert lake.mark() == (was["upto"], was["upto"])

@@ -27,6 +27,9 @@ class Versions(MemoryTarget):
     def versions(self, table: str, most: int) -> list[Any]:
         return []
 
+    def version_at(self, table: str, moment: datetime) -> int | None:
+        return None
+
     def rows_at(self, table: str, version: int | None = None) -> Any:
         raise AssertionError("nobody reads here")
 

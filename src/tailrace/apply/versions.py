@@ -50,6 +50,10 @@ class Versioned(Protocol):
         """Return what `table` was, the latest first, `most` at most; none if it does not exist."""
         ...
 
+    def version_at(self, table: str, moment: datetime.datetime) -> int | None:
+        """Return the version that readers of `table` saw at `moment`; `None` if there was none, or it is gone."""
+        ...
+
     def rows_at(self, table: str, version: int | None = None) -> DataFrame:
         """Return the rows of `table` as stored, of now or of `version`."""
         ...

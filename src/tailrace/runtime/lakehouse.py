@@ -32,7 +32,6 @@ from tailrace.runtime.inlet import Inlet
 from tailrace.runtime.maintenance import Settings, compact, expire
 from tailrace.targets._merge import quote
 
-_MOST = 1_000_000
 """More versions than a table has."""
 
 
@@ -186,14 +185,14 @@ class Lakehouse:
     def _version(self, opened: Versioned, table: str, moment: Moment) -> int | None:
         if moment.at is None:
             return moment.snapshot
-        found = next((v for v in opened.versions(table, _MOST) if v.at <= moment.at), None)
+        found = opened.version_at(table, moment.at)
         if found is None:
             raise Halt(
                 "unknown-snapshot",
                 f'table "{table}" has no snapshot of {moment.at.isoformat()} or before',
                 "It was expired, or never was. See cdc lakehouse snapshots.",
             )
-        return found.id
+        return found
 
 
 def _row(target: str, table: str, version: Version) -> dict[str, object]:

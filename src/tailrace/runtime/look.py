@@ -13,8 +13,7 @@ from tailrace.apply.engine import OFFSET, OP, PARTITION, POSITION, PROBLEM, TOPI
 from tailrace.core.table import Column, Table
 from tailrace.log.slice import Slice
 from tailrace.runtime.fold import Schemas, Whole
-
-_JSON = {"ignoreNullFields": "false", "timeZone": "UTC"}
+from tailrace.targets._events import JSON
 
 
 def changes(
@@ -42,7 +41,7 @@ def _schemas(piece: Slice, log: Schemas, topic: str) -> Mapping[str | None, Tabl
 
 
 def _shown(events: DataFrame, schema: Table, table: str) -> DataFrame:
-    row = F.to_json(F.struct(*(column(name).alias(name) for name in schema.names())), _JSON)
+    row = F.to_json(F.struct(*(column(name).alias(name) for name in schema.names())), JSON)
     return events.select(
         column(TOPIC).alias("topic"),
         column(PARTITION).alias("partition"),

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
 from tailrace.sources._binlog_stand import Stand
-from tailrace.sources._debezium.engine import Cause
+from tailrace.sources._debezium.engine import Cause, said_by
 from tailrace.sources._debezium.log_rows import reset_rows
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ _GONE = re.compile(
 
 def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
     """Return our error for the chain of errors that ended the engine."""
-    said = _said(causes, options)
+    said = said_by(causes, options.password.get_secret_value())
     states = [cause.state for cause in causes if cause.state]
     if any("same server_uuid/server_id" in cause.message for cause in causes):
         return NotReady(
@@ -186,15 +186,6 @@ def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
         f"the capture engine ended: {said}",
         "Nothing was passed over. If it ends so again, report it with this message.",
     )
-
-
-def _said(causes: list[Cause], options: Options) -> str:
-    # The innermost message is the server's own; what wraps it says where in the engine it happened.
-    text = next((cause.message for cause in reversed(causes) if cause.message), "no reason given")
-    secret = options.password.get_secret_value()
-    if secret:
-        text = text.replace(secret, "***")
-    return " ".join(text.split())[:400]
 
 
 def engine_offset(stand: Stand) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
-from tailrace.sources._debezium.engine import Cause
+from tailrace.sources._debezium.engine import Cause, said_by
 from tailrace.sources._postgres_server import MESSAGE
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ _LOST = re.compile(
 
 def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
     """Return our error for the chain of errors that ended the engine."""
-    said = _said(causes, options)
+    said = said_by(causes, options.password.get_secret_value())
     states = [cause.state for cause in causes if cause.state]
     if any(_LOST.search(cause.message) for cause in causes):
         return ResyncRequired(f"PostgreSQL can no longer give the changes that are missing: {said}", resync)
@@ -130,12 +130,3 @@ def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
         f"the capture engine ended: {said}",
         "Nothing was acknowledged beyond the stored position. If it ends so again, report it with this message.",
     )
-
-
-def _said(causes: list[Cause], options: Options) -> str:
-    # The innermost message is the server's own; what wraps it says where in the engine it happened.
-    text = next((cause.message for cause in reversed(causes) if cause.message), "no reason given")
-    secret = options.password.get_secret_value()
-    if secret:
-        text = text.replace(secret, "***")
-    return " ".join(text.split())[:400]

@@ -5,7 +5,8 @@ Messages carry the class or condition of the failure and never its text where th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,16 @@ class Format:
             f"{self.name} failed while {what}: {_condition(error) or causes[0][0]}",
             "The cause is in the log, below this error. Nothing of the batch was committed.",
         )
+
+    @contextmanager
+    def doing(self, what: str, table: str) -> Iterator[None]:
+        """Tell of what fails within as one of ours, met while doing `what` of `table`."""
+        try:
+            yield
+        except TailraceError:
+            raise
+        except LIBRARY_ERRORS as error:
+            raise self.translate(error, f'{what} of table "{table}"') from error
 
 
 def causes_of(error: Exception) -> list[tuple[str, str]]:

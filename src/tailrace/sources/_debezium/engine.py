@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,15 @@ class Cause:
     kind: str
     state: str
     message: str
+
+
+def said_by(causes: Sequence[Cause], secret: str) -> str:
+    """Return what the server said, on one line and without `secret`."""
+    # The innermost message is the server's own; what wraps it says where in the engine it happened.
+    text = next((cause.message for cause in reversed(causes) if cause.message), "no reason given")
+    if secret:
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:400]
 
 
 @dataclass(slots=True)

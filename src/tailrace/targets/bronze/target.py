@@ -24,7 +24,7 @@ from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.table import Fit, Table, file_name
 from tailrace.targets._failures import LIBRARY_ERRORS
 from tailrace.targets.bronze.checkpoints import LATEST, NAME, CheckpointTable
-from tailrace.targets.bronze.place import Place, in_catalog, in_folder
+from tailrace.targets.bronze.place import Place
 from tailrace.targets.bronze.table import BronzeTable, translate
 
 
@@ -53,9 +53,9 @@ class Options(BaseModel):
     def place(self, name: str) -> Place:
         """Return where the table called `name` lies."""
         if self.catalog:
-            return in_catalog(self.catalog, name)
+            return Place.in_catalog(self.catalog, name)
         root = self.path if "://" in self.path else str(Path(self.path).absolute())
-        return in_folder(root, file_name(name))
+        return Place.in_folder(root, file_name(name))
 
 
 def open_target(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tailrace.targets._failures import LIBRARY_ERRORS, Format, causes_of
 
-__all__ = ["LIBRARY_ERRORS", "causes_of", "translate"]
+__all__ = ["LIBRARY_ERRORS", "causes_of", "doing", "translate"]
 
-translate = Format(
+_FORMAT = Format(
     "delta-failed",
     "Delta",
     ("io.delta.exceptions.", "org.apache.spark.sql.delta.Concurrent", "FileAlreadyExistsException"),
-).translate
+)
+translate, doing = _FORMAT.translate, _FORMAT.doing

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.core.errors import Halt
-from tailrace.targets._merge import quote
+from tailrace.targets._place import Stored
 from tailrace.targets.delta.log import DeltaLog, Snapshot
 
 KEYS = "tailrace.keys"
@@ -51,11 +51,8 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A folder, or a name in the metastore (`path` is then empty)."""
-
-    sql: str
-    path: str = ""
+class Place(Stored):
+    """A place whose log we read ourselves."""
 
     def log(self, session: SparkSession) -> DeltaLog | None:
         """Return the log that lies here; `None` if the metastore has no such table."""
@@ -68,23 +65,11 @@ class Place:
             raise _foreign(self, f"is a table of format {detail['format']}")
         return DeltaLog(session, detail["location"])
 
-    def read(self, session: SparkSession) -> DataFrame:
-        """Return the rows as stored, reserved columns included."""
-        return session.read.format("delta").load(self.path) if self.path else session.table(self.sql)
-
     def read_at(self, session: SparkSession, version: int) -> DataFrame:
         """Return the rows as they were stored at `version`."""
         if self.path:
             return session.read.format("delta").option("versionAsOf", version).load(self.path)
         return session.sql(f"SELECT * FROM {self.sql} VERSION AS OF {version}")
-
-    def append(self, rows: DataFrame, partitions: Sequence[str] = (), **options: str) -> None:
-        """Append `rows`, matched by name, in one commit with the writer `options`; make the table if need be."""
-        writer = rows.write.format("delta").mode("append").options(**options).partitionBy(*partitions)
-        if self.path:
-            writer.save(self.path)
-        else:
-            writer.saveAsTable(self.sql)
 
     def overwrite(self, session: SparkSession, rows: DataFrame) -> None:
         """Replace all rows and their schema in one commit; properties and partitions of the table stay."""
@@ -108,17 +93,6 @@ class Place:
         if held != owner.properties(())[OWNER]:
             raise _foreign(self, f"belongs to pipeline, target and table {held}")
         return log, snapshot
-
-
-def in_folder(root: str, segment: str) -> Place:
-    """Return the place `segment` under `root`."""
-    path = f"{root.rstrip('/')}/{segment}"
-    return Place(f"delta.{quote(path)}", path)
-
-
-def in_catalog(schema: str, name: str) -> Place:
-    """Return the place `name` in the metastore schema `schema`."""
-    return Place(".".join(quote(part) for part in [*schema.split("."), name]))
 
 
 def _foreign(place: Place, what: str) -> Halt:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Literal
 
 from pyspark.errors import AnalysisException
@@ -24,7 +23,7 @@ from pyspark.sql import functions as F
 from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark, replays_of
 from tailrace.apply.view import shared_view
-from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Fit, Table
 from tailrace.spark.effort import FEW, suit
@@ -34,7 +33,7 @@ from tailrace.targets._rows import Measured, measure, merge_source
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
-from tailrace.targets.delta.outcome import LIBRARY_ERRORS, translate
+from tailrace.targets.delta.outcome import LIBRARY_ERRORS, doing, translate
 from tailrace.targets.delta.place import NOTES, Owner, Place
 from tailrace.targets.delta.tombstones import Committed, Tombstones
 from tailrace.targets.delta.versions import METADATA, DeltaVersions
@@ -310,14 +309,8 @@ class DeltaTable:
         shape.set_properties(self._session, self._place, {on: "true", "delta.autoOptimize.autoCompact": "true"})
         return log.snapshot() or snapshot
 
-    @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except TailraceError:
-            raise
-        except LIBRARY_ERRORS as error:
-            raise translate(error, f'{what} of table "{self._owner.table}"') from error
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        return doing(what, self._owner.table)
 
 
 def _marked(flag: str, before: Snapshot) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from tailrace.core.table import file_name
 from tailrace.targets._maintenance import Maintenance
 from tailrace.targets._merge import quote
 from tailrace.targets._tables import Tables
-from tailrace.targets.delta.place import Owner, Place, in_catalog, in_folder
+from tailrace.targets.delta.place import Owner, Place
 from tailrace.targets.delta.table import DeltaTable, Mode
 from tailrace.targets.delta.versions import DeltaVersions
 
@@ -66,11 +66,11 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> Delta
     if "/" in where:
         path = where.rstrip("/") if "://" in where else str(Path(where).absolute())
         parent, base = path.rsplit("/", 1)
-        places = Place(f"delta.{quote(path)}", path), in_folder(parent, f"_tailrace/{base}.tombstones")
+        places = Place(f"delta.{quote(path)}", path), Place.in_folder(parent, f"_tailrace/{base}.tombstones")
     else:
         *schema, base = where.split(".")
         within = ".".join(schema or ["default"])
-        places = in_catalog(within, base), in_catalog(within, f"_tailrace_tombstones_{base}")
+        places = Place.in_catalog(within, base), Place.in_catalog(within, f"_tailrace_tombstones_{base}")
     options = Options(path=places[0].path) if places[0].path else Options(catalog=within)
     names = {table: base}
     return DeltaTarget(
@@ -108,6 +108,9 @@ class DeltaTarget(Tables):
 
     def versions(self, table: str, most: int) -> list[Version]:
         return self._versions(table).every(most)
+
+    def version_at(self, table: str, moment: datetime.datetime) -> int | None:
+        return self._versions(table).at(moment)
 
     def rows_at(self, table: str, version: int | None = None) -> DataFrame:
         return self._versions(table).rows(version)
@@ -147,6 +150,6 @@ class DeltaTarget(Tables):
 
     def _placed(self, segment: str, name: str) -> Place:
         if self._options.catalog:
-            return in_catalog(self._options.catalog, name)
+            return Place.in_catalog(self._options.catalog, name)
         root = self._options.path
-        return in_folder(root if "://" in root else str(Path(root).absolute()), segment)
+        return Place.in_folder(root if "://" in root else str(Path(root).absolute()), segment)

@@ -9,20 +9,20 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import islice
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.versions import Upkeep, Version, gone, unknown_version, unmarked
-from tailrace.core.errors import Halt, TailraceError
+from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.spark.effort import suit
 from tailrace.targets.delta import shape
 from tailrace.targets.delta.log import DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks, Stamp, Turn
-from tailrace.targets.delta.outcome import LIBRARY_ERRORS, causes_of, translate
+from tailrace.targets.delta.outcome import LIBRARY_ERRORS, causes_of, doing, translate
 from tailrace.targets.delta.place import KEPT, Owner, Place
 from tailrace.targets.delta.tombstones import Tombstones
 
@@ -72,6 +72,13 @@ class DeltaVersions:
                 )
                 for c, stamp in stamped
             ]
+
+    def at(self, moment: datetime.datetime) -> int | None:
+        """Return the version of a moment; going back is a commit too, so the latest until then is the one."""
+        with self._doing("reading the versions"):
+            found = self._place.owned(self._session, self._owner)
+            commits = found[0].commits(found[1].version) if found else ()
+            return next((commit.version for commit in commits if _time(commit.at) <= moment), None)
 
     def rows(self, version: int | None) -> DataFrame:
         """Return the rows as stored, of now or of `version`."""
@@ -197,14 +204,8 @@ class DeltaVersions:
             raise unmarked(self._owner.table, then.version)
         return found
 
-    @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except TailraceError:
-            raise
-        except LIBRARY_ERRORS as error:
-            raise translate(error, f'{what} of table "{self._owner.table}"') from error
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        return doing(what, self._owner.table)
 
 
 @contextmanager

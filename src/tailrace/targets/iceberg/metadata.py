@@ -66,9 +66,12 @@ class Metadata:
 
     def published(self) -> set[int]:
         """Return the ids of those that readers have seen, as far as that is known."""
+        return {snapshot for _, snapshot in self.led()} | {snapshot.id for snapshot in self.ancestors()}
+
+    def led(self) -> list[tuple[int, int]]:
+        """Return when readers were led to which snapshot, oldest first, as far as that is known."""
         log = self._base.snapshotLog()
-        told = {log.get(index).snapshotId() for index in range(log.size())}
-        return told | {snapshot.id for snapshot in self.ancestors()}
+        return [(entry.timestampMillis(), entry.snapshotId()) for entry in map(log.get, range(log.size()))]
 
     def referenced(self) -> set[int]:
         """Return the ids of those that a branch or a tag names."""

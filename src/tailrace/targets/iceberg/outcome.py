@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tailrace.targets._failures import LIBRARY_ERRORS, Format, causes_of
 
-__all__ = ["LIBRARY_ERRORS", "causes_of", "translate"]
+__all__ = ["LIBRARY_ERRORS", "causes_of", "doing", "translate"]
 
 _EXCEPTIONS = "org.apache.iceberg.exceptions."
 
-translate = Format(
+_FORMAT = Format(
     "iceberg-failed",
     "Iceberg",
     tuple(_EXCEPTIONS + name for name in ("CommitFailed", "AlreadyExists", "ValidationException")),
@@ -17,4 +17,5 @@ translate = Format(
         "org.apache.iceberg.jdbc.",
         "java.sql.",
     ),
-).translate
+)
+translate, doing = _FORMAT.translate, _FORMAT.doing

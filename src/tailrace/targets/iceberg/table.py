@@ -12,8 +12,8 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.apply.view import shared_view
-from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Fit, Table
 from tailrace.spark.effort import FEW, suit
@@ -36,7 +36,7 @@ from tailrace.targets.iceberg.beside import Beside
 from tailrace.targets.iceberg.catalog import Catalog, Place
 from tailrace.targets.iceberg.marks import KEYS, NOTES, OWNER, STAMP, Owner, Stamp, latest, read_stamp, restored
 from tailrace.targets.iceberg.metadata import Metadata, Snapshot
-from tailrace.targets.iceberg.outcome import LIBRARY_ERRORS, translate
+from tailrace.targets.iceberg.outcome import LIBRARY_ERRORS, doing, translate
 from tailrace.targets.iceberg.staging import ENABLED, stage
 from tailrace.targets.iceberg.versions import IcebergVersions
 
@@ -348,14 +348,8 @@ class IcebergTable:
             "Nothing was written to it. Give the target another namespace, or the table another name under tables.",
         )
 
-    @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except TailraceError:
-            raise
-        except LIBRARY_ERRORS as error:
-            raise translate(error, f'{what} of table "{self._owner.table}"') from error
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        return doing(what, self._owner.table)
 
 
 _LARGE = 32 * 1024 * 1024

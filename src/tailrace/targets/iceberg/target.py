@@ -130,6 +130,9 @@ class IcebergTarget:
     def versions(self, table: str, most: int) -> list[Version]:
         return self._table(table).versions.every(most)
 
+    def version_at(self, table: str, moment: datetime.datetime) -> int | None:
+        return self._table(table).versions.at(moment)
+
     def rows_at(self, table: str, version: int | None = None) -> DataFrame:
         return self._table(table).versions.rows(version)
 

@@ -8,14 +8,13 @@ leads from a snapshot that stays to the stamp of its rows stays too, and so does
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tailrace.apply.target import Mark
 from tailrace.apply.versions import Upkeep, Version, unknown_version, unmarked
-from tailrace.core.errors import TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.spark.effort import suit
 from tailrace.targets._merge import literal, quote
@@ -23,7 +22,7 @@ from tailrace.targets.iceberg.beside import Beside
 from tailrace.targets.iceberg.catalog import Place
 from tailrace.targets.iceberg.marks import LATEST, PENDING, STAMP, Owner, carried, latest, marked, read_stamp
 from tailrace.targets.iceberg.metadata import Metadata, Snapshot
-from tailrace.targets.iceberg.outcome import LIBRARY_ERRORS, translate
+from tailrace.targets.iceberg.outcome import doing
 
 _LONG_AGO = "TIMESTAMP '1970-01-01 00:00:01'"
 """Expiry by age takes nothing then, and only the snapshots that are named go."""
@@ -65,6 +64,13 @@ class IcebergVersions:
                 )
                 for s, stamp in stamped
             ]
+
+    def at(self, moment: datetime.datetime) -> int | None:
+        """Return the snapshot of a moment: whoever goes back makes none, so it is what readers were led to."""
+        with self._doing("reading the snapshots"):
+            found = self._find()
+            led = found.led() if found else []
+            return next((snapshot for time, snapshot in reversed(led) if _time(time) <= moment), None)
 
     def rows(self, version: int | None) -> DataFrame:
         """Return the rows as stored, of now or of a snapshot."""
@@ -173,14 +179,8 @@ class IcebergVersions:
             raise unmarked(self._owner.table, to.id)
         return None
 
-    @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except TailraceError:
-            raise
-        except LIBRARY_ERRORS as error:
-            raise translate(error, f'{what} of table "{self._owner.table}"') from error
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        return doing(what, self._owner.table)
 
 
 _FIGURES = ("data-files", "files-size", "records")
