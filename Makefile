@@ -18,11 +18,12 @@ install: .venv/spark.stamp ## Set up .venv, the dependencies and Spark's jars; q
 demo: install ## Keep a changing Postgres current in Delta and DuckDB, and compare them at the end
 	$(BIN)/cdc demo
 
-bench: install ## Measure capture and apply; results go to bench/results
-	$(BIN)/python -m bench
+PARTS :=
+bench: install ## Measure all that is fast, or PARTS of it (bench/__main__.py has the names); results go to bench/results
+	$(BIN)/python -m bench $(PARTS)
 
 ##@ Prove
-.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz kills convex-histories flows mutants
+.PHONY: test check test-unit test-spark test-servers test-service test-e2e fuzz kills sleeps convex-histories flows airbyte mutants
 test: check ## Everything: the cheap checks first, then the tier that computes beside those that wait for servers
 	@echo "spark, and beside it service and e2e: each is shown when it is done"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-servers
@@ -59,6 +60,9 @@ TARGETS :=
 kills: install ## Kill the command twice at every failpoint of every target, or of TARGETS, in an order from SEED
 	$(BIN)/python -m tests.e2e.kills $(if $(SEED),--seed $(SEED)) $(if $(TARGETS),--targets $(TARGETS))
 
+sleeps: install ## Stop the command with a batch of every target, or of TARGETS, in hand, while another one goes on
+	$(BIN)/python -m tests.e2e.sleeps $(if $(TARGETS),--targets $(TARGETS))
+
 SEEDS := 20
 TRANSACTIONS := 10000
 convex-histories: install ## Long random histories of Convex into staging, Delta, DuckDB and bronze, against the deployment
@@ -71,6 +75,14 @@ build/spark43/done:
 
 flows: install build/spark43/done ## Have Spark's own pipelines judge the AUTO CDC flows of a bundle, in an environment of its own
 	$(BIN)/python -m tests.spark.dry_run --environment build/spark43
+
+build/airbyte/done:
+	$(PYTHON) -m venv build/airbyte
+	build/airbyte/bin/pip install --quiet "airbyte-source-convex==0.4.51"
+	@touch $@
+
+airbyte: install build/airbyte/done ## Have Airbyte's connector for Convex read the emulator, in an environment of its own (Python 3.11)
+	$(BIN)/python -m tests.e2e.airbyte --environment build/airbyte
 
 mutants: install ## Plant bugs into the apply engine, and see that each is caught
 	$(BIN)/python -m tests.spark.mutants

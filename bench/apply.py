@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -25,8 +26,9 @@ from tailrace.control.rejects import Rejects
 from tailrace.core.table import Evolution
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.drain import Drain, Pace, drain
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.spark import session
 from tailrace.targets import delta
 
@@ -50,7 +52,8 @@ def measure(spark: SparkSession, work: Workload, slices: int, folder: Path) -> d
     fold = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 24), rejects, Silent())
     pace = Pace(max_rows, 1.0)
     job = Drain("lake", log, fold, {TOPIC: Choice(TABLE.name)}, Progress(folder / "p"), pace, Silent())
-    started, each = time.monotonic(), []
+    started = time.monotonic()
+    each: list[float] = []
     for _ in drain(job, threading.Event(), lambda step: step(), upto=log.head()):
         each.append(round(time.monotonic() - started - sum(each), 3))
     seconds = time.monotonic() - started
@@ -68,7 +71,7 @@ def measure(spark: SparkSession, work: Workload, slices: int, folder: Path) -> d
     }
 
 
-def run(events: int, keys: int, slices: Sequence[int]) -> dict[str, object]:
+def run(events: int, keys: int, slices: Sequence[int]) -> dict[str, Any]:
     """Return the figures of one run per number of slices, and the most memory that Python and the JVM held."""
     spark = session()
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
@@ -83,7 +86,8 @@ def run(events: int, keys: int, slices: Sequence[int]) -> dict[str, object]:
 
 def peak_memory_mb(spark: SparkSession) -> int:
     """Return the most resident memory that this process and Spark's JVM have held, in megabytes."""
-    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    jvm: Any = spark.sparkContext._jvm
+    java = jvm.java.lang.ProcessHandle.current().pid()
     return sum(_peak(pid) for pid in ("self", str(java))) // 1024
 
 

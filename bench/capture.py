@@ -14,13 +14,14 @@ from pathlib import Path
 
 import jpype
 import psycopg
+from pydantic import SecretStr
 
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.pump import pump
-from tailrace.sources._debezium import engine as debezium
+from tailrace.sources._debezium.jvm import POSTGRES, java
 from tailrace.sources._postgres_engine import engine_config
 from tailrace.sources.postgres import Options, PostgresSource
 
@@ -70,7 +71,7 @@ def _round(server: EmbeddedPostgres, folder: Path, database: str, events: int) -
         port=server.port,
         database=database,
         username=server.user,
-        password=server.password,
+        password=SecretStr(server.password),
         tables=("public.orders",),
         slot_name=f"{database}_ours",
         publication_name="bench",
@@ -117,12 +118,12 @@ def _pump(options: Options, log: LandedLog, checkpoints: Checkpoints) -> float:
 
 
 def _count(options: Options, events: int) -> float:
-    java = debezium._java()
+    made = java(POSTGRES)
     compiler = jpype.JClass("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(java.Consumer.class_.getClassLoader())
+    compiler.setParentClassLoader(made.Consumer.class_.getClassLoader())
     compiler.cook(_COUNTER)
     counter = jpype.JClass(compiler.getClassLoader().loadClass("bench.Counter"))()
-    properties = java.Properties()
+    properties = made.Properties()
     for name, value in engine_config(options, ["public.orders"], 16_384, 10.0, fresh=False).items():
         properties.setProperty(name, value)
     properties.setProperty("offset.storage", "org.apache.kafka.connect.storage.MemoryOffsetBackingStore")

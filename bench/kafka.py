@@ -38,8 +38,9 @@ from tailrace.envelopes.message import Format
 from tailrace.log._broker import Broker
 from tailrace.log.kafka import KafkaLog
 from tailrace.runtime.drain import Drain, Pace, drain
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.spark import session
 from tailrace.targets import delta
 

@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -26,12 +26,14 @@ import tailrace
 EVENTS, CHUNK, BATCHES = 10_000, 1_000_000, 4
 
 
-def measure(spark: SparkSession, folder: Path, rows: int, scd_type: int, keys: str) -> dict[str, Any]:
+def measure(spark: SparkSession, folder: Path, rows: int, scd_type: Literal[1, 2], keys: str) -> dict[str, Any]:
     """Fill a table with `rows`, apply batches of `EVENTS` updates of close or random `keys`, and compare."""
     target = f"delta:{folder}/{scd_type}-{rows}-{keys}"
     for start in range(0, rows, CHUNK):
         _apply(target, scd_type, spark.range(start, min(start + CHUNK, rows)).withColumn("seq", F.lit(0)))
-    chance, touched, seconds = random.Random(rows), set(), []
+    chance = random.Random(rows)
+    touched: set[int] = set()
+    seconds: list[float] = []
     for n in range(1, BATCHES + 1):
         low = max(0, rows - EVENTS)
         chosen = range(low, rows) if keys == "close" else chance.sample(range(rows), min(EVENTS, rows))
@@ -56,7 +58,7 @@ def measure(spark: SparkSession, folder: Path, rows: int, scd_type: int, keys: s
     }
 
 
-def _apply(target: str, scd_type: int, batch: Any) -> None:
+def _apply(target: str, scd_type: Literal[1, 2], batch: Any) -> None:
     made = batch.selectExpr(
         "id", "concat('value ', seq) AS value", "repeat('x', 40) AS padding", "cast(seq AS bigint) AS seq"
     )
@@ -65,7 +67,7 @@ def _apply(target: str, scd_type: int, batch: Any) -> None:
     )
 
 
-def run(sizes: list[int], kinds: list[str], types: list[int]) -> dict[str, Any]:
+def run(sizes: list[int], kinds: list[str], types: list[Literal[1, 2]]) -> dict[str, Any]:
     """Return the figures, and each as a ratio to the smallest table of its kind in the same run."""
     spark = tailrace.session()
     runs = []
@@ -81,7 +83,7 @@ def run(sizes: list[int], kinds: list[str], types: list[int]) -> dict[str, Any]:
     return {"runs": runs}
 
 
-def _measured(spark: SparkSession, rows: int, scd_type: int, keys: str) -> dict[str, Any]:
+def _measured(spark: SparkSession, rows: int, scd_type: Literal[1, 2], keys: str) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
     try:
         return measure(spark, folder, rows, scd_type, keys)

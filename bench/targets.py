@@ -1,6 +1,7 @@
-"""From the change log into databases: events per second against reading alone, and whether the tables are right.
+"""From the change log into each target with tables: events per second against reading alone, and
+whether the tables are right.
 
-    python -m bench.targets --slices 1 10
+    python -m bench.targets --slices 1 6 10
 
 R is what Spark does before any target comes in: read, decode, newest per key. It is measured in the same run, on the
 same log. The session is warm: every measured run is the second of its kind.
@@ -32,12 +33,14 @@ from tailrace.core.table import Evolution
 from tailrace.envelopes import debezium
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.drain import Drain, Pace, drain
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.spark import session
-from tailrace.targets import duckdb, postgres, sqlite
+from tailrace.targets import duckdb, iceberg, mysql, postgres, sqlite
 
 Rows = dict[int, tuple[str, int, str]]
+TARGETS = ("sqlite", "duckdb", "postgres", "mysql", "iceberg")
 _QUERY = "SELECT id, status, quantity, total FROM orders"
 
 
@@ -47,6 +50,7 @@ def reading(spark: SparkSession, log: LandedLog, work: Workload) -> float:
     for _ in range(3):
         started = time.monotonic()
         piece = log.slice(-1, work.events)
+        assert piece is not None
         rows = debezium.open_rows(piece.read(spark), TABLE, 1, 1 << 24)
         shaped = engine.align([(engine.judge(rows, TABLE.keys), TABLE)], TABLE)
         newest = engine.newest_per_key(shaped, TABLE, engine.in_log_order())
@@ -65,7 +69,8 @@ def measure(
     fold = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 24), rejects, Silent())
     progress = Progress(folder / "progress")
     job = Drain("target", log, fold, {TOPIC: Choice(TABLE.name)}, progress, Pace(max_rows, 1.0), Silent())
-    started, each = time.monotonic(), []
+    started = time.monotonic()
+    each: list[float] = []
     for _ in drain(job, threading.Event(), lambda step: step(), upto=log.head()):
         each.append(round(time.monotonic() - started - sum(each), 3))
     seconds = time.monotonic() - started
@@ -83,7 +88,7 @@ class Place:
     """A database to be measured: how it is opened as a target, and how its table is read without one."""
 
     def __init__(
-        self, name: str, module: Any, options: Callable[[Path], Any], query: Callable[[Path], Iterator[Any]]
+        self, name: str, module: Any, options: Callable[[Path], dict[str, Any]], query: Callable[[Path], Iterator[Any]]
     ) -> None:
         self.name = name
         self._module = module
@@ -92,7 +97,7 @@ class Place:
 
     def target(self, spark: SparkSession, folder: Path) -> Target:
         """Return the target, in a place of its own for each `folder`."""
-        options = self._options(folder)
+        options = self._module.Options(**self._options(folder))
         names = {TABLE.name: "orders"}
         opened: Target = self._module.open_target(
             self.name, options, spark=lambda: spark, pipeline_id="bench", tables=names, mode="scd1"
@@ -116,17 +121,17 @@ def _in_duckdb(folder: Path) -> Iterator[Any]:
         yield from connection.execute(_QUERY).fetchall()
 
 
+def _in_iceberg(folder: Path) -> Iterator[Any]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("default", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=str(folder / "ice"))
+    rows = catalog.load_table("default.orders").scan(selected_fields=("id", "status", "quantity", "total")).to_arrow()
+    for row in rows.to_pylist():
+        yield row["id"], row["status"], row["quantity"], row["total"]
+
+
 @contextmanager
-def places(kinds: Sequence[str], folder: Path) -> Iterator[list[Place]]:
-    """Give the places to measure; a PostgreSQL server is started for as long as it is needed."""
-    found = []
-    if "sqlite" in kinds:
-        found.append(Place("sqlite", sqlite, lambda at: sqlite.Options(path=str(at / "lite.db")), _in_sqlite))
-    if "duckdb" in kinds:
-        found.append(Place("duckdb", duckdb, lambda at: duckdb.Options(path=str(at / "duck.db")), _in_duckdb))
-    if "postgres" not in kinds:
-        yield found
-        return
+def _in_postgres(folder: Path) -> Iterator[Place]:
     import psycopg
 
     from tailrace.demo.postgres import EmbeddedPostgres
@@ -134,14 +139,50 @@ def places(kinds: Sequence[str], folder: Path) -> Iterator[list[Place]]:
     with EmbeddedPostgres(folder / "server") as server:
         login = {"host": "127.0.0.1", "port": server.port, "database": "postgres", "username": server.user}
 
-        def options(at: Path) -> Any:
-            return postgres.Options(**login, password=server.password, schema=f"run_{at.name}")
-
         def query(at: Path) -> Iterator[Any]:
             with psycopg.connect(server.dsn()) as connection:
-                yield from connection.execute(_QUERY.replace("orders", f'"run_{at.name}".orders').encode())
+                yield from connection.execute(_QUERY.replace("orders", f'"{at.name}".orders').encode())
 
-        yield [*found, Place("postgres", postgres, options, query)]
+        yield Place("postgres", postgres, lambda at: login | {"password": server.password, "schema": at.name}, query)
+
+
+@contextmanager
+def _in_mariadb() -> Iterator[Place]:
+    from dev.services import running
+
+    with running("mariadb") as up:
+        server = up.mariadb
+        login = {"host": server.host, "port": server.port, "database": server.database, "username": server.user}
+
+        def query(at: Path) -> Iterator[Any]:
+            with closing(server.connect(at.name)) as connection, connection.cursor() as cursor:
+                cursor.execute(_QUERY)
+                yield from cursor.fetchall()
+
+        yield Place("mysql", mysql, lambda at: login | {"password": server.password, "schema": at.name}, query)
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[Place]:
+    """Give a place to measure; its server, if it has one, runs for as long."""
+    match kind:
+        case "sqlite":
+            yield Place(kind, sqlite, lambda at: {"path": str(at / "lite.db")}, _in_sqlite)
+        case "duckdb":
+            yield Place(kind, duckdb, lambda at: {"path": str(at / "duck.db")}, _in_duckdb)
+        case "iceberg":
+            yield Place(
+                kind,
+                iceberg,
+                lambda at: {"catalog_uri": f"sqlite:///{at / 'catalog.db'}", "warehouse": str(at / "ice")},
+                _in_iceberg,
+            )
+        case "postgres":
+            with _in_postgres(folder) as place:
+                yield place
+        case _:
+            with _in_mariadb() as place:
+                yield place
 
 
 def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str]) -> dict[str, Any]:
@@ -156,12 +197,12 @@ def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str]) -> 
             log.append(page)
         alone = reading(spark, log, work)
         runs = []
-        with places(kinds, folder) as opened:
-            for place in opened:
-                for n, count in enumerate(slices):
-                    for kind in ("warm", "run"):
-                        here = folder / f"{place.name}-{kind}-{n}"
-                        figures = measure(spark, log, work, count, here, place)
+        for kind in kinds:
+            with opened(kind, folder) as place:
+                for count in slices:
+                    for turn in ("warm", "run"):
+                        figures = measure(spark, log, work, count, folder / f"{kind}-{turn}-{count}", place)
+                    figures["of_reading"] = round(alone / float(str(figures["seconds"])), 2)
                     print(json.dumps(figures), flush=True)
                     runs.append(figures)
         return {
@@ -180,8 +221,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--slices", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--targets", nargs="+", default=["sqlite", "duckdb", "postgres"])
+    parser.add_argument("--slices", type=int, nargs="+", default=[1, 6, 10])
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=TARGETS)
     options = parser.parse_args()
     figures = run(options.events, options.keys, options.slices, options.targets)
     print(json.dumps(figures, indent=2))
