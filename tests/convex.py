@@ -29,7 +29,9 @@ def options(server: Emulator, **more: Any) -> Options:
 
 def source(server: Emulator, *, epoch: int = 1, pace: Pace | None = None, **more: Any) -> ConvexSource:
     """Return a new reader, as a new process would open it."""
-    return ConvexSource(options(server, **more), pipeline_id="shop", epoch=epoch, pace=pace or Pace(0.01, 0.0))
+    return ConvexSource(
+        options(server, **more), pipeline_id="shop", epoch=epoch, pace=pace or Pace(0.01, 0.0, page_rows=1)
+    )
 
 
 def read(server: Emulator, since: Checkpoint | None = None, **more: Any) -> list[Page[pa.Table]]:

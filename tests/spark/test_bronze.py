@@ -6,22 +6,29 @@ import math
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from tailrace.apply.target import Batch, Mark
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.core import convex, failpoint
 from tailrace.core.checkpoint import Tailing
 from tailrace.core.convex import Kind
+from tailrace.core.errors import Retryable
+from tailrace.core.table import Column, Evolution, Table, fit
 from tailrace.databricks.bundle import written
 from tailrace.runtime.build import Pipeline, Resync, open_pipeline
 from tailrace.runtime.report import Silent
 from tailrace.runtime.run import RunReport
-from tailrace.targets.bronze import Options
-from tailrace.targets.bronze.columns import COLUMNS, LIFE, bronze_name
+from tailrace.spark.frame import frame
+from tailrace.targets.bronze import BronzeTarget, Options
+from tailrace.targets.bronze.columns import COLUMNS, LIFE, NOTES, bronze_name
+from tailrace.targets.bronze.place import Place
 from tailrace.testing.convex import Deployment, Emulator
 from tailrace.testing.convex.exports import Limits
 from tests.convex import Rows, there
@@ -160,11 +167,56 @@ def test_events_land_once_and_come_to_the_deployment(
     assert len({tuple(row)[:6] for row in landed.checkpoints()}) == len(landed.checkpoints())
 
 
+def test_of_two_processes_one_commits_each_range(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = Table("users", (Column("n", "bigint"),), ())
+
+    def opened() -> BronzeTarget:
+        options = Options(path=str(tmp_path))
+        return BronzeTarget("landing", options, spark=lambda: spark, source_id="shop", tables={"users": "users"})
+
+    def events(first: int, last: int) -> Batch:
+        rows = frame(spark, [(f"k{n}", n) for n in range(first, last + 1)], "_cdc_document_id string, n bigint")
+        return Batch(shape, rows, Mark("log", last))
+
+    slow, quick = opened(), opened()
+    slow.evolve("users", replace(fit(None, shape, Evolution.ALTER), notes=tuple(NOTES.items())))
+    for target in (slow, quick):
+        assert target.mark("users") is None
+    append = Place.append
+
+    def late(place: Place, *rest: Any, **options: str) -> None:
+        monkeypatch.setattr(Place, "append", append)
+        assert quick.apply(events(1, 3)).inserted == 3
+        append(place, *rest, **options)
+
+    # The other one is stopped where its commit is about to begin; then where its batch is made.
+    monkeypatch.setattr(Place, "append", late)
+    for _ in range(2):
+        with pytest.raises(Retryable) as refused:
+            slow.apply(events(1, 5))
+        assert refused.value.code == "write-conflict"
+    assert slow.mark("users") == Mark("log", 3)
+    assert slow.apply(events(4, 5)).inserted == 2
+    rows = spark.read.format("delta").load(f"{tmp_path}/users").select("n").collect()
+    assert sorted(row[0] for row in rows) == [1, 2, 3, 4, 5]
+
+
 def test_a_table_that_starts_anew_deletes_what_is_gone(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
     landed, deployment = Landed(spark, server, tmp_path, f"path: '{tmp_path}/bronze'"), server.deployment
     gone, *_ = [deployment.insert("users", {"n": n}) for n in range(3)]
     deployment.insert("other", {"n": 1})
+    long = deployment.insert("users", {"text": "x" * 2000})
+    platform = (tmp_path / "platform.yaml").read_text()
+    (tmp_path / "platform.yaml").write_text(f"{platform}limits: {{max_event_bytes: 1024}}\n")
     landed.run()
+    assert landed.alive("users") == set(deployment.documents("users")) - {long}
+    (tmp_path / "platform.yaml").write_text(platform)
+    with landed.open() as pipeline:
+        replayed = [pipeline.replay() for _ in range(2)]
+    assert [[row["applied"] for row in rows] for rows in replayed] == [[1], []]
+    assert landed.alive("users") == set(deployment.documents("users"))
     deployment.delete("users", gone)
     deployment.import_table("users", [{"n": 7}])
     landed.run(resync=Resync(tables=("users",)))

@@ -40,6 +40,27 @@ def test_values_come_in_the_encoding_that_loses_nothing(server: Emulator) -> Non
     assert isinstance(page["values"][0]["_ts"], int)
 
 
+def test_what_was_asked_ahead_is_answered_once_and_only_to_its_own_question(server: Emulator) -> None:
+    first = server.deployment.head
+    server.deployment.insert("t", {"n": 1})
+    ours = client(server)
+    ours.get("test_streaming_export_connection")
+    for cursor in (first, server.deployment.head):
+        ours.ask("document_deltas", {"cursor": first})
+        found = ours.post("document_deltas", {"cursor": cursor})
+        assert found == client(server).post("document_deltas", {"cursor": cursor})
+    ours.ask("document_deltas", {"cursor": first})
+    ours.close()
+    found = ours.post("document_deltas", {"cursor": first})
+    assert found == client(server).post("document_deltas", {"cursor": first})
+    before = server.calls["document_deltas"]
+    server.faults.add(Fault(503, "document_deltas"))
+    ours.ask("document_deltas", {"cursor": first})
+    with pytest.raises(Retryable, match="503"):
+        ours.post("document_deltas", {"cursor": first})
+    assert server.calls["document_deltas"] == before + 1
+
+
 def test_a_get_sends_its_query(server: Emulator) -> None:
     server.deployment.insert("t", {}, "inner")
     assert list(client(server).get("json_schemas", byComponent="true")) == ["", "inner"]  # type: ignore[call-overload]

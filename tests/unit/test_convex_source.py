@@ -8,12 +8,14 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from tailrace.core.checkpoint import Checkpoint, Scope, Snapshotting, Tailing, from_json, to_json
 from tailrace.core.convex import table_name
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable
+from tailrace.core.page import Page
 from tailrace.runtime.pump import Source
 from tailrace.sources import _convex_inventory as inventory
 from tailrace.sources.convex import Pace, open_source
@@ -173,6 +175,45 @@ def test_can_perform_a_sync_from_an_unreliable_source(server: Emulator) -> None:
             pass
     assert server.faults.struck > 10
     assert folded(found) == there(server.deployment)
+
+
+def told(pages: list[Page[pa.Table]]) -> list[dict[str, Any]]:
+    """Return the rows without their fingerprints, which are those of the end of a page."""
+    return [row | {"schema_fingerprint": ""} for row in rows_of(pages)]
+
+
+def test_answers_are_kept_together_and_an_error_loses_none_of_them(server: Emulator) -> None:
+    workload = Workload(server.deployment, 4)
+    workload.fill(10)
+    pages = read(server)
+    many = len(server.deployment.log)
+    workload.write(40)
+    (together,) = read(server, pages[-1].checkpoint, pace=Pace(0.01, 600.0))
+    assert told([together]) == told(read(server, pages[-1].checkpoint))
+    assert len(server.deployment.log) - many >= together.rows.num_rows > 5 * server.behaviour.limits.delta_rows
+    server.faults.add(Fault(503, "document_deltas", call=4))
+    opened = source(server, pace=Pace(0.01, 600.0))
+    reader = opened.pages(pages[-1].checkpoint, opened.head())
+    kept = [next(reader)]
+    with pytest.raises(Retryable):
+        next(reader)
+    kept += read(server, kept[-1].checkpoint)
+    assert told(kept) == told([together])
+
+
+def test_changes_are_kept_though_the_tables_cannot_be_looked_at(server: Emulator) -> None:
+    workload = Workload(server.deployment, 5)
+    workload.fill(10)
+    since = read(server)[-1].checkpoint
+    workload.write(20)
+    expected = told(read(server, since))
+    server.faults.add(Fault(503, "get_table_column_names"))
+    opened = source(server, pace=Pace(0.01, 0.0))
+    reader = opened.pages(since, opened.head())
+    found = [next(reader)]
+    with pytest.raises(Retryable):
+        next(reader)
+    assert told(found) == expected != []
 
 
 def users_only(**fields: str) -> dict[str, Any]:

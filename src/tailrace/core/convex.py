@@ -30,6 +30,9 @@ from tailrace.core.table import Column, Table
 ID, CREATED = "_id", "_creationTime"
 """The two system fields that are a document's own; every other top-level name with an underscore is not."""
 
+_OWN = (ID, CREATED)
+_END_OF_TIME = 253_402_300_800_000.0
+"""The year 10000, in milliseconds."""
 _TAGS = ("$integer", "$float", "$bytes")
 _REMOVED = ("$set", "$map")
 _DEEPEST = 64
@@ -85,7 +88,7 @@ def _tagged(tag: str, payload: object) -> object:
     if not isinstance(payload, str):
         raise ValueError(f'"{tag}" holds no text')
     try:
-        raw = base64.b64decode(payload, validate=True)
+        raw = binascii.a2b_base64(payload, strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(f'"{tag}" holds no base64') from error
     if tag == "$bytes":
@@ -100,23 +103,55 @@ def _tagged(tag: str, payload: object) -> object:
     return value
 
 
+def plain(encoded: object, depth: int = 0) -> object:
+    """Return `encoded` with every number as a float; ValueError unless it is a value, as `decode` says it.
+
+    Every value that is read goes through here, so types are asked for in the order in which they are common.
+    """
+    kind = type(encoded)
+    if kind is str or kind is bool or encoded is None:
+        return encoded
+    if kind is float or kind is int:
+        return _float(encoded)  # type: ignore[arg-type]
+    if depth > _DEEPEST:
+        raise ValueError("a value nests too deep")
+    if isinstance(encoded, dict):
+        if len(encoded) == 1:
+            (tag,) = encoded
+            if tag in _TAGS:
+                _tagged(tag, encoded[tag])
+                return encoded
+            if tag in _REMOVED:
+                raise ValueError(f'"{tag}" is no type of Convex any more')
+        return {name: plain(item, depth + 1) for name, item in encoded.items()}
+    if isinstance(encoded, list):
+        return [plain(item, depth + 1) for item in encoded]
+    raise ValueError(f"no value of Convex: {kind.__name__}")
+
+
+def plain_document(value: Mapping[str, object]) -> dict[str, object]:
+    """Return the document's own fields of `value`, each as `plain` returns it."""
+    found: dict[str, object] = {}
+    for name, item in value.items():
+        if name[:1] == "_" and name not in _OWN:
+            continue
+        kind = type(item)
+        found[name] = item if kind is str or kind is bool or item is None else plain(item, 1)
+    if CREATED in found:
+        created = found[CREATED]
+        if type(created) is not float or not 0 <= created < _END_OF_TIME:
+            raise ValueError("_creationTime is no time")
+    return found
+
+
 def encoded_text(encoded: Mapping[str, object]) -> str:
     """Return a document as one text: equal documents have equal texts, and nothing of them is lost."""
-    return _json(_with_floats(encoded))
+    return _json(plain(dict(encoded)))
 
 
-def _with_floats(encoded: object) -> object:
-    match encoded:
-        case bool() | None | str() | float():
-            return encoded
-        case int():
-            return _float(encoded)
-        case list():
-            return [_with_floats(item) for item in encoded]
-        case dict():
-            return {name: _with_floats(item) for name, item in encoded.items()}
-        case _:
-            raise ValueError(f"no value of Convex: {type(encoded).__name__}")
+def text_of(document: Mapping[str, object]) -> str:
+    """Return the text of what `plain_document` returned."""
+    return _json(document)
 
 
 def clean_text(value: object) -> str:
@@ -160,8 +195,7 @@ def _clean(value: object) -> object:
             raise ValueError(f"no value of Convex: {type(value).__name__}")
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def created_at(milliseconds: object) -> datetime:
@@ -178,17 +212,20 @@ def created_at(milliseconds: object) -> datetime:
 # -- kinds
 
 
+_SIMPLE: dict[type, Kind] = {
+    type(None): Kind.NULL,
+    bool: Kind.BOOLEAN,
+    int: Kind.FLOAT64,
+    float: Kind.FLOAT64,
+    str: Kind.STRING,
+}
+
+
 def kind_of(encoded: object) -> Kind:
     """Return the kind of a field that holds `encoded`, which `decode` accepts."""
+    if (simple := _SIMPLE.get(type(encoded))) is not None:
+        return simple
     match encoded:
-        case None:
-            return Kind.NULL
-        case bool():
-            return Kind.BOOLEAN
-        case int() | float():
-            return Kind.FLOAT64
-        case str():
-            return Kind.STRING
         case {"$integer": _, **others} if not others:
             return Kind.INT64
         case {"$float": _, **others} if not others:
@@ -212,7 +249,18 @@ Fields = dict[str, Kind]
 
 def own(name: str) -> bool:
     """Say whether a top-level field belongs to the document, and not to the way it travels."""
-    return not name.startswith("_") or name in (ID, CREATED)
+    return not name.startswith("_") or name in _OWN
+
+
+def held(fields: Mapping[str, Kind], document: Mapping[str, object]) -> bool:
+    """Say whether `fields` hold all of `document`, still encoded, which has no names but its own."""
+    for name, value in document.items():
+        known = fields.get(name)
+        if known is not Kind.TEXT:
+            kind = kind_of(value)
+            if kind is not known and (kind is not Kind.NULL or known is None):
+                return False
+    return True
 
 
 def widened(fields: Mapping[str, Kind], document: Mapping[str, object]) -> Fields:

@@ -11,7 +11,7 @@ its own, and a transaction leaves one revision of a document.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -110,9 +110,12 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: S
         # Only this tells a string that looks like a value of another kind from such a value.
         F.from_json(text, _variants(mixed)).alias("v") if mixed else F.lit(None).alias("v"),
     )
-    values = {column.name: _value(column) for column in table.columns}
+    # A step of their own: as parts of what follows they would be planned, and worked out, once for each mention.
+    made = {column.name: f"_value{n}" for n, column in enumerate(table.columns)}
+    opened = parsed.select("*", *(_value(column).alias(made[column.name]) for column in table.columns))
+    values = {name: F.col(alias) for name, alias in made.items()}
     key = ", ".join(f"{quoted(name)}: {table.column(name).type}" for name in table.keys)
-    return parsed.select(
+    return opened.select(
         F.col("op").alias("_cdc_op"),
         _position(epoch).alias("_cdc_position"),
         F.timestamp_micros(F.expr("`timestamp` div 1000")).alias("_cdc_changed_at"),
@@ -220,9 +223,11 @@ def _clean(text: Expression) -> Expression:
 
 
 def _in_json(tag: Expression) -> Expression:
-    plain = _plain(tag)
-    bare = tag.startswith('{"$float"') & plain.endswith("0.0")
-    return F.when(bare, plain).otherwise(F.concat(F.lit('"'), plain, F.lit('"')))
+    def written(plain: Expression) -> Expression:
+        bare = tag.startswith('{"$float"') & plain.endswith("0.0")
+        return F.when(bare, plain).otherwise(F.concat(F.lit('"'), plain, F.lit('"')))
+
+    return _once(_plain(tag), written)
 
 
 def _plain(tag: Expression) -> Expression:
@@ -239,17 +244,27 @@ def _digits(payload: Expression) -> Expression:
 
 
 def _special(payload: Expression) -> Expression:
-    bits = _bits(payload)
-    return (
-        F.when(bits == "7FF0000000000000", "Infinity")
-        .when(bits == "FFF0000000000000", "-Infinity")
-        .when(bits == "8000000000000000", "-0.0")
-        .when(bits == "0000000000000000", "0.0")
-        .when(bits.isNotNull(), "NaN")
+    return _once(
+        _bits(payload),
+        lambda bits: (
+            F.when(bits == "7FF0000000000000", "Infinity")
+            .when(bits == "FFF0000000000000", "-Infinity")
+            .when(bits == "8000000000000000", "-0.0")
+            .when(bits == "0000000000000000", "0.0")
+            .when(bits.isNotNull(), "NaN")
+        ),
     )
 
 
 def _bits(payload: Expression) -> Expression:
     """Return eight bytes, least first, as sixteen hexadecimal digits, greatest first; NULL if there are not eight."""
-    digits = F.hex(F.try_to_binary(payload, F.lit("base64")))
-    return F.when(F.length(digits) == 16, F.concat(*(F.substring(digits, at, 2) for at in range(15, 0, -2))))
+
+    def turned(digits: Expression) -> Expression:
+        return F.when(F.length(digits) == 16, F.concat(*(F.substring(digits, at, 2) for at in range(15, 0, -2))))
+
+    return _once(F.hex(F.try_to_binary(payload, F.lit("base64"))), turned)
+
+
+def _once(value: Expression, use: Callable[[Expression], Expression]) -> Expression:
+    """Return what `use` makes of `value`, which is worked out once: written out, it would be for each mention."""
+    return F.transform(F.array(value), use)[0]

@@ -39,6 +39,10 @@ class Bounds:
     """A transaction of 16 MiB, each value written out in JSON, fits many times."""
 
 
+_Asked = tuple[str, str, bytes | None]
+"""Verb, address and body of a request whose answer has not been read."""
+
+
 class Client:
     """Talks to one deployment over one connection, which is made anew when it is lost; one thread at a time."""
 
@@ -48,6 +52,7 @@ class Client:
         self._headers = {"Authorization": f"Convex {key}", "Convex-Client": client_name, "Accept": "application/json"}
         self._bounds = bounds or Bounds()
         self._connection: http.client.HTTPConnection | None = None
+        self._asked: _Asked | None = None
 
     def get(self, endpoint: str, **query: str) -> object:
         """Return the answer to a GET of `endpoint`."""
@@ -56,8 +61,18 @@ class Client:
 
     def post(self, endpoint: str, arguments: Mapping[str, object]) -> object:
         """Return the answer to a POST of `arguments` to `endpoint`, values in the encoding that loses nothing."""
-        body = json.dumps({**arguments, "format": FORMAT}, allow_nan=False).encode()
-        return self._call(endpoint, "POST", f"/api/{endpoint}", body)
+        return self._call(endpoint, *_posted(endpoint, arguments))
+
+    def ask(self, endpoint: str, arguments: Mapping[str, object]) -> None:
+        """Send what `post` will be called with next: the server works on it meanwhile. Another call may come first."""
+        asked = _posted(endpoint, arguments)
+        if self._connection is not None and self._asked is None:
+            try:
+                self._send(*asked)
+                self._asked = asked
+            except _NETWORK:
+                # Whoever needs the answer asks again, over a new connection.
+                self._drop()
 
     def close(self) -> None:
         """Cut the connection, even under a call that waits for its answer; the next call makes a new one."""
@@ -92,10 +107,15 @@ class Client:
         raise self._refusal(endpoint, status, headers, text)
 
     def _exchange(self, verb: str, address: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+        asked, self._asked = self._asked, None
+        if asked is not None and asked != (verb, address, body):
+            # The answer to something else lies on this connection.
+            self._drop()
         if self._connection is None:
             self._connection = self._connected()
-        headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
-        self._connection.request(verb, address, body, headers)
+            asked = None
+        if asked is None:
+            self._send(verb, address, body)
         with self._connection.getresponse() as answer:
             text = answer.read(self._bounds.answer_bytes + 1)
             if len(text) > self._bounds.answer_bytes:
@@ -109,6 +129,11 @@ class Client:
                 raise http.client.IncompleteRead(text, answer.length)
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, text
 
+    def _send(self, verb: str, address: str, body: bytes | None) -> None:
+        if self._connection is not None:
+            headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
+            self._connection.request(verb, address, body, headers)
+
     def _connected(self) -> http.client.HTTPConnection:
         address = urlsplit(self.deployment)
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
@@ -118,6 +143,7 @@ class Client:
         return connection
 
     def _drop(self) -> None:
+        self._asked = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -154,6 +180,10 @@ class Client:
         for secret in (self._key, self._key.partition("|")[2]):
             text = text.replace(secret, "***") if secret else text
         return "".join(char if char.isprintable() else " " for char in text)[:300]
+
+
+def _posted(endpoint: str, arguments: Mapping[str, object]) -> tuple[str, str, bytes]:
+    return "POST", f"/api/{endpoint}", json.dumps({**arguments, "format": FORMAT}, allow_nan=False).encode()
 
 
 _HINTS = {

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.sources._convex_client import RESYNC, Client
 from tailrace.sources._convex_rows import Row, broken, row_of
 from tailrace.sources._convex_selection import Selection
+
+_ROW, _ANSWER = 4096, 64
+"""A document of more characters counts as several rows, and an answer, also one without any, as some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ def walk(
         answer = _page(client.post("list_snapshot", arguments))
         failpoint("C02")
         at, following, more = integer(answer, "snapshot"), _cursor(answer), _flag(answer, "hasMore")
+        if following is not None:
+            client.ask("list_snapshot", {"snapshot": at, "cursor": following, "selection": selection.wire})
         found = _rows(answer, selection, delta=False)
         if (snapshot is not None and at != snapshot) or any(row.ts > at for row in found):
             raise broken("a page is of another snapshot")
@@ -59,8 +64,27 @@ def walk(
         snapshot, cursor = at, following
 
 
-def deltas(client: Client, selection: Selection, after: int) -> DeltaPage:
-    """Return the next changes after the timestamp `after`."""
+def stretch(
+    client: Client, selection: Selection, after: int, goal: int | None, most: int, closing: Callable[[], bool]
+) -> tuple[DeltaPage, TailraceError | None]:
+    """Return answers after the timestamp `after` as one page: about `most` rows, unless they end or `goal` is reached.
+
+    Answers are small, and to make each of them durable takes longer than to read it. With what came before an error
+    comes the error: it is to be raised once the page is kept.
+    """
+    found, size = DeltaPage(after, True, []), 0
+    while found.more and size < most and (goal is None or found.at < goal) and not closing():
+        try:
+            one = deltas(client, selection, found.at, ahead=goal)
+        except TailraceError as error:
+            return found, error
+        size += max(len(one.rows), sum(len(row.text) for row in one.rows) // _ROW, _ANSWER)
+        found = DeltaPage(one.at, one.more, found.rows + one.rows)
+    return found, None
+
+
+def deltas(client: Client, selection: Selection, after: int, ahead: int | None = 0) -> DeltaPage:
+    """Return the next changes after the timestamp `after`, and have those that follow sent, up to `ahead`."""
     answer = _page(client.post("document_deltas", {"cursor": after, "selection": selection.wire}))
     failpoint("C02")
     at, more = integer(answer, "cursor"), _flag(answer, "hasMore")
@@ -70,6 +94,8 @@ def deltas(client: Client, selection: Selection, after: int) -> DeltaPage:
             f"the deployment stands at {at}, before the position {after} that was read from it",
             f"It is another deployment under this address, or was set back. {RESYNC}",
         )
+    if more and (ahead is None or at < ahead):
+        client.ask("document_deltas", {"cursor": at, "selection": selection.wire})
     found = _rows(answer, selection, delta=True)
     stamps = [row.ts for row in found]
     if stamps != sorted(stamps) or (stamps and not after < stamps[0] <= stamps[-1] <= at):

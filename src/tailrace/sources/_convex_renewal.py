@@ -8,7 +8,7 @@ was changed at that very timestamp is there twice, and the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ def read_anew(
     seen: dict[str, str] = {}
     page = None
     for page in pages.walk(client, selection.narrowed(tables), closing):
-        rows, named = landed([replace(row, ts=page.at) for row in page.rows], shapes, snapshot=False)
+        rows, named = landed([row._replace(ts=page.at) for row in page.rows], shapes, snapshot=False)
         parts.append(rows)
         schemas |= named
         if page.rows:

@@ -8,7 +8,7 @@ its table had by then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,8 +20,7 @@ from tailrace.envelopes.convex_rows import ARROW
 from tailrace.sources._convex_selection import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One document of an answer; without a document it is a delete."""
 
     component: str
@@ -50,7 +49,12 @@ def row_of(value: object, selection: Selection, *, delta: bool) -> Row:
         raise broken("a document has no timestamp")
     if not isinstance(deleted, bool) or delta != ("_deleted" in value):
         raise broken("a document does not say whether it is deleted")
-    document = {name: item for name, item in value.items() if convex.own(name)}
+    try:
+        document = convex.plain_document(value)
+        text = convex.text_of(document)
+        text.encode()
+    except ValueError as error:
+        raise broken(f'a document of table "{convex.table_name(component, table)}" cannot be read: {error}') from error
     if excess := selection.excess(component, table, document):
         raise Halt(
             "selection-ignored",
@@ -58,14 +62,6 @@ def row_of(value: object, selection: Selection, *, delta: bool) -> Row:
             "The server ignored the selection, as servers of before 2026 may do. Nothing was stored. "
             "Upgrade the server, or remove the selection.",
         )
-    try:
-        convex.decode(document)
-        if convex.CREATED in document:
-            convex.created_at(document[convex.CREATED])
-        text = convex.encoded_text(document)
-        text.encode()
-    except ValueError as error:
-        raise broken(f'a document of table "{convex.table_name(component, table)}" cannot be read: {error}') from error
     return Row(component, table, key, ts, document, text, deleted)
 
 
@@ -92,22 +88,22 @@ class Shapes:
             self._tables[name] = shape, shape.fingerprint()
         return self._tables[name]
 
-    def see(self, row: Row) -> None:
-        """Widen the shape of the row's table to what the row holds."""
-        if row.deleted:
-            return
-        have = self._fields.get(row.name, {})
-        if (wider := convex.widened(have, row.document)) != have:
-            self._fields[row.name] = wider
-            self._tables.pop(row.name, None)
+    def see(self, name: str, document: Mapping[str, object]) -> None:
+        """Widen the shape of the table `name` to what `document` holds."""
+        have = self._fields.get(name, {})
+        if not convex.held(have, document):
+            self._fields[name] = convex.widened(have, document)
+            self._tables.pop(name, None)
 
 
 def landed(rows: list[Row], shapes: Shapes, *, snapshot: bool) -> tuple[pa.Table, dict[str, Table]]:
     """Return `rows` as rows of the log, and the shapes they name: those of the end of the page."""
-    for row in rows:
-        shapes.see(row)
+    names = [row.name for row in rows]
     # A delete tells nothing of a table's shape, so none is made for it.
-    found = {row.name: shapes.of(row.name) for row in rows if not row.deleted}
+    for name, row in zip(names, rows, strict=True):
+        if not row.deleted:
+            shapes.see(name, row.document)
+    found = {name: shapes.of(name) for name, row in zip(names, rows, strict=True) if not row.deleted}
     upsert = Op.READ if snapshot else Op.UPDATE
     columns = {
         "component_path": [row.component for row in rows],
@@ -115,7 +111,7 @@ def landed(rows: list[Row], shapes: Shapes, *, snapshot: bool) -> tuple[pa.Table
         "document_id": [row.id for row in rows],
         "timestamp": [row.ts for row in rows],
         "op": [Op.DELETE.value if row.deleted else upsert.value for row in rows],
-        "schema_fingerprint": ["" if row.deleted else found[row.name][1] for row in rows],
+        "schema_fingerprint": ["" if row.deleted else found[name][1] for name, row in zip(names, rows, strict=True)],
         "document": [row.text for row in rows],
     }
     return pa.table(columns, schema=ARROW), {print_: shape for shape, print_ in found.values()}

@@ -16,6 +16,7 @@ Wire = Mapping[str, str | Mapping[str, str | Mapping[str, str]]]
 _WORDS = {"incl": "incl", "excl": "excl", "included": "incl", "excluded": "excl"}
 _NAME = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z_][A-Za-z0-9_]{0,63}")
 _OTHER = "_other"
+_EVERYTHING = {_OTHER: "incl"}
 
 _Fields = dict[str, str]
 _Tables = dict[str, str | _Fields]
@@ -41,6 +42,8 @@ class Selection:
         fields = self._fields(component, table)
         if fields is None:
             return sorted(names)
+        if fields == _EVERYTHING:
+            return []
         return [name for name in sorted(names) if fields.get(name, fields[_OTHER]) == "excl"]
 
     def narrowed(self, tables: Iterable[tuple[str, str]]) -> Selection:
@@ -52,13 +55,12 @@ class Selection:
         return Selection({_OTHER: "excl", **found})
 
     def _fields(self, component: str, table: str) -> _Fields | None:
-        everything = {_OTHER: "incl"}
         tables = self.wire.get(component, self.wire[_OTHER])
         if isinstance(tables, str):
-            return None if tables == "excl" else everything
+            return None if tables == "excl" else _EVERYTHING
         fields = tables.get(table, tables[_OTHER])
         if isinstance(fields, str):
-            return None if fields == "excl" else everything
+            return None if fields == "excl" else _EVERYTHING
         return fields
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from tailrace.core import convex
 from tailrace.core.checkpoint import Checkpoint, Place, Scope, Snapshotting, Tailing
-from tailrace.core.errors import Halt, Misconfigured
+from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.page import Page
 from tailrace.core.table import Table
 from tailrace.sources import _convex_inventory as inventory
@@ -85,6 +85,8 @@ class Pace:
 
     poll_seconds: float = 2.0
     inventory_seconds: float = 600.0
+    page_rows: int = 8192
+    """About how many changes are made durable at a time, while there are more."""
 
 
 def connect(options: Options, bounds: Bounds | None = None) -> tuple[Client, Selection]:
@@ -231,13 +233,21 @@ class ConvexSource:
     def _deltas(self, since: Tailing, walk: _Walk, goal: int | None) -> Iterator[Page[pa.Table]]:
         cursor, more = int(since.at), True
         while not self._closing.is_set() and more and (goal is None or cursor < goal):
-            found = pages.deltas(self._client, self._selection, cursor)
+            found, failed = pages.stretch(
+                self._client, self._selection, cursor, goal, self._pace.page_rows, self._closing.is_set
+            )
             rows, schemas = landed(found.rows, walk.shapes, snapshot=False)
             if not found.more:
-                self._look_at_tables(walk)
+                try:
+                    self._look_at_tables(walk)
+                except Retryable as error:
+                    # What was read is good, and is kept first.
+                    failed = error
             after = Tailing(self._origin, str(found.at), self._scope(walk))
             if after != since:
                 yield Page(rows, since, after, schemas)
+            if failed is not None:
+                raise failed
             since, cursor, more = after, found.at, found.more
             # Read to its end after the goal was seen, the log has given all that lies before the goal.
             if not more and goal is None:

@@ -2,12 +2,13 @@
 
 Rows are only ever added, after the events that they speak of. A crash in between leaves a control table that is behind
 its bronze tables and never ahead; the repeat adds the row. Several pipelines may share the table: each has its own
-`source_id`, and one writer.
+`source_id`. Its rows are numbered by Delta's transactions: of two processes that add one at a time, one does (ADR 26).
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -34,6 +35,14 @@ _Said = tuple[str, int | None, str | None, int | None, str]
 """Phase, snapshot, its cursor, the cursor of deltas, the hash of the schemas."""
 
 
+class _Last(NamedTuple):
+    """The newest row of a source, and how many it has."""
+
+    said: _Said | None
+    at: datetime
+    rows: int
+
+
 def create_statement(sql: str) -> str:
     """Return the statement that makes the control table unless it is there."""
     listed = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -44,7 +53,7 @@ def view_statement(sql: str, of: str) -> str:
     """Return the statement that makes the view of the newest row of each source."""
     names = ", ".join(COLUMNS)
     newest = "row_number() OVER (PARTITION BY source_id ORDER BY updated_at DESC)"
-    # The one writer of a source never writes a time that is not later than its last: see `add`.
+    # A writer never writes a time that is not later than the newest: see `add`.
     return (
         f"CREATE OR REPLACE VIEW {sql} AS SELECT {names} "
         f"FROM (SELECT {names}, {newest} AS newest FROM {of}) WHERE newest = 1"
@@ -59,7 +68,7 @@ class CheckpointTable:
         self._table = table
         self._view = view
         self._source_id = source_id
-        self._last: tuple[_Said, datetime] | None = None
+        self._last: _Last | None = None
         self._there = False
 
     def add(self, checkpoint: Checkpoint, schema_hash: str, run_id: str) -> None:
@@ -67,14 +76,13 @@ class CheckpointTable:
         self._make()
         said = _said(checkpoint, schema_hash)
         last, self._last = self._last or self._newest(), None
-        now = datetime.now(UTC)
-        if last is not None:
-            now = max(now, last[1] + timedelta(microseconds=1))
-        if last is None or last[0] != said:
+        if last.said != said:
+            now = max(datetime.now(UTC), last.at + timedelta(microseconds=1))
             row = (self._source_id, *said, run_id, now)
             declared = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-            self._table.append(frame(self._session, [row], declared))
-            last = said, now
+            app, number = f"tailrace/{NAME}/{self._source_id}", last.rows + 1
+            self._table.append(frame(self._session, [row], declared), txnAppId=app, txnVersion=str(number))
+            last = _Last(said, now, number)
         self._last = last
 
     def _make(self) -> None:
@@ -84,12 +92,15 @@ class CheckpointTable:
                 self._session.sql(view_statement(self._view.sql, self._table.sql))
             self._there = True
 
-    def _newest(self) -> tuple[_Said, datetime] | None:
+    def _newest(self) -> _Last:
         rows = self._table.read(self._session).where(F.col("source_id") == self._source_id)
-        for row in rows.orderBy(F.desc("updated_at")).limit(1).collect():
-            said = (row["phase"], row["snapshot_ts"], row["snapshot_cursor"], row["delta_cursor"], row["schema_hash"])
-            return said, row["updated_at"].astimezone(UTC)
-        return None
+        newest, many = rows.agg(F.max_by(F.struct(*COLUMNS), "updated_at"), F.count(F.lit(1))).collect()[0]
+        if newest is None:
+            return _Last(None, datetime.fromtimestamp(0, UTC), 0)
+        said = tuple(
+            newest[name] for name in ("phase", "snapshot_ts", "snapshot_cursor", "delta_cursor", "schema_hash")
+        )
+        return _Last(cast(_Said, said), newest["updated_at"].astimezone(UTC), many)
 
 
 def _said(checkpoint: Checkpoint, schema_hash: str) -> _Said:

@@ -1,8 +1,9 @@
 """One bronze table: events are appended, in one commit with the mark of what the table then includes.
 
-The mark stands in the metadata of the commit, and its offset is Delta's own transaction, by which Delta passes over an
-append that it has seen. Only what Delta offers to everybody is used (`DESCRIBE DETAIL`, `DESCRIBE HISTORY`, options of
-a write), so the same code runs where Delta's classes have other names: on Databricks.
+The mark stands in the metadata of the commit, and with it the number of the commit among ours. That number is Delta's
+own transaction too, and Delta takes each once: of two processes that have read one mark, one commits (ADR 26). Only
+what Delta offers to everybody is used (`DESCRIBE DETAIL`, `DESCRIBE HISTORY`, options of a write), so the same code
+runs where Delta's classes have other names: on Databricks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.target import Applied, Batch, Mark, mark_from_json
-from tailrace.core.errors import Halt, TailraceError
+from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import RESERVED, Column, Fit, Table
 from tailrace.spark.kinds import kind_of
@@ -41,10 +42,12 @@ _RECENT = 20
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was found of the table, or written to it: nobody else does. After any failure it is looked at anew."""
+    """What was found of the table, or written to it. A commit of anybody else fails ours, and it is looked at anew."""
 
     properties: dict[str, str]
     mark: Mark | None
+    commits: int
+    """How many commits of ours the mark comes of."""
 
 
 class BronzeTable:
@@ -58,12 +61,17 @@ class BronzeTable:
         self._session.conf.set("spark.sql.variable.substitute", "false")
         self._session.conf.set("spark.sql.adaptive.enabled", "false")
         self._seen: _Seen | None = None
+        self._told: tuple[Mark | None] | None = None
 
     def mark(self) -> Mark | None:
-        """Return what the rows include, also when an earlier change log brought them."""
+        """Return what the rows include, also when an earlier change log brought them.
+
+        A batch is made for the mark that was told last: if the table has another one by then, it is refused.
+        """
         with self._doing("reading the mark"):
             found = self._open()
-            return found.mark if found else None
+            self._told = (found.mark if found else None,)
+            return self._told[0]
 
     def have(self) -> Table | None:
         """Return the columns for fields of documents; `None` if the table does not exist."""
@@ -100,14 +108,17 @@ class BronzeTable:
     def apply(self, batch: Batch) -> Applied:
         """Append the rows of `batch`, in one commit with its mark, unless the table includes them already."""
         with self._doing("appending a batch"):
-            found = self._open()
-            if found and found.mark and found.mark.includes(batch.mark):
+            found = self._open() or _Seen({}, None, 0)
+            if found.mark and found.mark.includes(batch.mark):
                 return Applied()
+            if self._told and self._told[0] != found.mark:
+                raise self._conflict()
             failpoint("C19")
-            stamp = self._stamp(batch.mark)
+            number = found.commits + 1
+            stamp = self._stamp(batch.mark, number)
             try:
                 failpoint("C22")
-                self._append(batch, stamp)
+                self._append(batch, number, stamp)
             except LIBRARY_ERRORS as error:
                 # The outcome is unknown until the history has been asked: the commit may have landed all the same.
                 landed = self._landed(stamp)
@@ -116,26 +127,38 @@ class BronzeTable:
             else:
                 failpoint("C23")
                 landed = self._landed(stamp)
-        if landed is None:
-            raise Halt(
-                "commit-not-seen",
-                f'table "{self._owner[2]}" did not take the batch up to offset {batch.mark.offset} '
-                f'of log "{batch.mark.log}"',
-                "Delta skips an offset that it has committed before under the same log. Was the change log emptied "
-                "and filled again, or the table restored? Give the log a new root, or write to a new target table.",
-            )
-        if found:
-            self._seen = replace(found, mark=batch.mark)
+            if landed is None:
+                raise self._not_taken(number, batch.mark)
+        self._seen, self._told = replace(found, mark=batch.mark, commits=number), (batch.mark,)
         failpoint("C25")
         return landed
 
-    def _append(self, batch: Batch, stamp: str) -> None:
-        sequence, number = batch.step
-        app = "/".join(("tailrace", *self._owner[:2], sequence, self._owner[2]))
+    def _not_taken(self, number: int, mark: Mark) -> TailraceError:
+        """Return why Delta passed over a commit: somebody else has made one of this number, or nobody knows."""
+        self._seen = None
+        now = self._open()
+        if now and now.commits >= number:
+            return self._conflict()
+        return Halt(
+            "commit-not-seen",
+            f'table "{self._owner[2]}" did not take the batch up to offset {mark.offset} of log "{mark.log}"',
+            "Delta skips a commit that it has had before. Was the table restored, or replaced by a copy? "
+            "Write to a new target table.",
+        )
+
+    def _conflict(self) -> Retryable:
+        return Retryable(
+            "write-conflict",
+            f'another writer committed to table "{self._owner[2]}" in the meantime',
+            "Nothing was written. Stop the other process that runs this pipeline.",
+        )
+
+    def _append(self, batch: Batch, number: int, stamp: str) -> None:
+        app = "/".join(("tailrace", *self._owner))
         self._place.append(batch.rows, txnAppId=app, txnVersion=str(number), userMetadata=stamp)
 
-    def _stamp(self, mark: Mark) -> str:
-        told = {"tailrace": _FORMAT, "owner": list(self._owner), "mark": mark.to_json()}
+    def _stamp(self, mark: Mark, number: int) -> str:
+        told = {"tailrace": _FORMAT, "owner": list(self._owner), "mark": mark.to_json(), "commit": number}
         return json.dumps({**told, "attempt": secrets.token_hex(8)})
 
     def _landed(self, stamp: str) -> Applied | None:
@@ -144,27 +167,27 @@ class BronzeTable:
                 return Applied(inserted=int((row["operationMetrics"] or {}).get("numOutputRows", 0)))
         return None
 
-    def _mark(self) -> Mark | None:
-        """Return the mark of the newest commit that carries one; halt if it may have been among those that are gone."""
+    def _newest(self) -> tuple[Mark | None, int]:
+        """Return the mark of the newest commit that carries one, and its number; halt if that may be gone."""
         recent = self._history(f" LIMIT {_RECENT}").collect()
         for row in recent:
             if row["operation"] == "RESTORE" or (row["userMetadata"] or "").startswith(_STAMP):
                 return self._unstamp(row)
         if recent[-1]["version"] == 0:
-            return None
+            return None, 0
         every = self._history()
         ours = every.where(F.col("userMetadata").startswith(_STAMP) | (F.col("operation") == "RESTORE"))
         for row in ours.orderBy(F.desc("version")).limit(1).collect():
             return self._unstamp(row)
         if every.agg(F.min("version")).collect()[0][0] == 0:
-            return None
+            return None, 0
         raise Halt(
             "mark-lost",
             f'the mark of table "{self._owner[2]}" in target "{self._owner[1]}" no longer says what it includes',
             "The commit that carried it is too old, and events might be appended twice. Write to a new table.",
         )
 
-    def _unstamp(self, row: Any) -> Mark:
+    def _unstamp(self, row: Any) -> tuple[Mark, int]:
         if row["operation"] == "RESTORE":
             raise Halt(
                 "table-restored",
@@ -178,7 +201,7 @@ class BronzeTable:
                 f'the mark of table "{self._owner[2]}" has format {stored["tailrace"]}, newer than {_FORMAT}',
                 "A newer Tailrace wrote it. Run that one.",
             )
-        return mark_from_json(stored["mark"])
+        return mark_from_json(stored["mark"]), int(stored["commit"])
 
     def _history(self, limit: str = "") -> DataFrame:
         return self._session.sql(f"DESCRIBE HISTORY {self._place.sql}{limit}")
@@ -186,7 +209,7 @@ class BronzeTable:
     def _open(self) -> _Seen | None:
         """Return what is known of the table; `None` if there is none here, a halt if it is not ours."""
         if self._seen is None and (properties := self._properties()) is not None:
-            self._seen = _Seen(properties, self._mark())
+            self._seen = _Seen(properties, *self._newest())
         return self._seen
 
     def _properties(self) -> dict[str, str] | None:
