@@ -1,4 +1,4 @@
-"""Iceberg tables that are registered in servers: in PostgreSQL, and in a REST catalog."""
+"""Iceberg tables that are registered in servers: in PostgreSQL, and in a REST catalog; and files of tables in S3."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from dev.services.catalog import Catalog
+from dev.services.s3 import S3
 from tailrace.apply.target import Mark
 from tailrace.apply.versions import Upkeep
 from tailrace.core.errors import Retryable
@@ -81,3 +83,34 @@ def test_a_rest_catalog_takes_batches_of_one_writer_and_takes_them_back(spark: S
     table = target._table(ITEMS.name)
     for session in (spark, table._session, table._reader):
         assert "canary-8" not in str(session.conf.getAll)
+
+
+def test_tables_in_a_bucket_are_kept_current_and_read_by_others(spark: SparkSession, s3: S3, tmp_path: Path) -> None:
+    s3.create_bucket("iceberg")
+    options = Options(
+        catalog_uri=f"sqlite:///{tmp_path}/catalog.db",
+        warehouse="s3://iceberg/lake",
+        s3_endpoint=s3.endpoint,
+        s3_region=s3.region,
+        s3_access_key_id=s3.access_key,
+        s3_secret_access_key="canary-9",
+    )
+
+    def lake() -> IcebergTarget:
+        return open_target("lake", options, spark=lambda: spark, pipeline_id="shop", tables=TABLES, mode="scd1")
+
+    target = lake()
+    target.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+    target.apply(batch(spark, [put(1, 1), put(1, 2)], 1))
+    target.apply(batch(spark, [drop(2, 1), put(2, 3)], 2))
+    assert lake().mark(ITEMS.name) == Mark(LOG, 2, at(2))
+    login = {"s3.endpoint": s3.endpoint, "s3.access-key-id": s3.access_key, "s3.secret-access-key": "canary-9"}
+    found = SqlCatalog(
+        "default", uri=options.catalog_uri, warehouse=options.warehouse, **login, **{"s3.region": s3.region}
+    )
+    rows = found.load_table("default.items").scan().to_arrow().to_pylist()
+    found.engine.dispose()
+    assert sorted(row["id"] for row in rows) == [2, 3]
+    table = target._table(ITEMS.name)
+    for session in (spark, table._session, table._reader):
+        assert "canary-9" not in str(session.conf.getAll)

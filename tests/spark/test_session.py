@@ -65,7 +65,7 @@ def test_a_process_prints_only_its_own_output_and_leaves_nothing(tmp_path: Path)
         "from tailrace.spark import session\n"
         "spark = session(**{'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1'})\n"
         "spark.sql('CREATE TABLE t USING delta AS SELECT 1 AS id')\n"
-        "print(spark.table('t').count())\n"
+        "print(spark.table('t').count() + spark.sparkContext.parallelize([1]).count())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -76,6 +76,6 @@ def test_a_process_prints_only_its_own_output_and_leaves_nothing(tmp_path: Path)
         timeout=200,
         check=False,
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("2\n", "", 0)
     assert list(temporary.iterdir()) == []
     assert list(work.iterdir()) == []

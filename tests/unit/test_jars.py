@@ -126,3 +126,10 @@ def test_the_proxy_of_the_environment_becomes_java_options(monkeypatch: pytest.M
         "-Dhttps.proxyPort=3128",
         "-Dhttp.nonProxyHosts=localhost|*.internal",
     ]
+
+
+def test_the_client_of_iceberg_for_s3_is_of_the_version_of_iceberg() -> None:
+    ours = [jar.coordinate.rsplit(":", 1)[1] for jar in locked() if jar.format == "iceberg"]
+    assert [jar.coordinate for jar in locked("tailrace.targets.iceberg")] == [
+        f"org.apache.iceberg:iceberg-aws-bundle:{version}" for version in ours
+    ]

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -26,13 +26,14 @@ ICEBERG_CATALOG = "local"
 """The catalog of Iceberg tables that are named without one."""
 
 
-def session(*, jars: str = "auto", **conf: str) -> SparkSession:
+def session(*, jars: str = "auto", also: Sequence[str] = (), **conf: str) -> SparkSession:
     """Return the session of this process with the jars, extensions and catalogs that the targets need.
 
     `conf` holds Spark settings by their own names and wins over the defaults here. `jars="provided"` adds no jars, for
-    a cluster that has them. When a session runs already it is returned, with those of `conf` set that can still change.
+    a cluster that has them; `also` names packages whose locked jars are added to ours. When a session runs already it
+    is returned, with those of `conf` set that can still change.
     """
-    settings = conf if SparkContext._active_spark_context else _with_jvm(_defaults(conf) | conf, jars)
+    settings = conf if SparkContext._active_spark_context else _with_jvm(_defaults(conf) | conf, jars, also)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -51,6 +52,8 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.maxResultSize": "0",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # With it, PySpark tells the JVM of the Python line behind every expression: half of all that the two say.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": cores,
         # Delta's VACUUM lists one small table in as many tasks as this says, and the default is 10,000.
@@ -75,21 +78,33 @@ def _passing_folder() -> str:
     return str(folder)
 
 
-def _with_jvm(settings: dict[str, str], jars: str) -> dict[str, str]:
+def _with_jvm(settings: dict[str, str], jars: str, also: Sequence[str]) -> dict[str, str]:
     """Start the JVM where that is ours to do; return the settings with which PySpark does the rest."""
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return settings
     jvm.java()
-    ours = ensure(locked()) if jars == "auto" else []
+    ours, more = (
+        (ensure(locked()), ensure(jar for name in also for jar in locked(name))) if jars == "auto" else ([], [])
+    )
     if settings["spark.master"].startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not _is_plain(settings):
         named = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
-        return settings | {"spark.jars": ",".join([*named, *map(str, ours)])}
+        return settings | {"spark.jars": ",".join([*named, *map(str, ours + more)])}
     options = shlex.split(settings.get("spark.driver.extraJavaOptions", ""))
-    gateway = jvm.start(ours, [f"-Xmx{settings['spark.driver.memory']}", *archive.options(ours), *options])
+    # An archive also serves a class path that goes on behind its own.
+    gateway = jvm.start(ours + more, [f"-Xmx{settings['spark.driver.memory']}", *archive.options(ours), *options])
     SparkContext._ensure_initialized(gateway=gateway)
+    # Registered after the JVM's own end, so it runs before that.
+    atexit.register(_hush)
     return settings
+
+
+def _hush() -> None:
+    """Let PySpark's server for accumulators take the end of the JVM for what it is, and not print it as an error."""
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
 def _is_plain(settings: Mapping[str, str]) -> bool:

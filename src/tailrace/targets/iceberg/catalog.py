@@ -81,6 +81,20 @@ class Catalog:
         return catalog.TableIdentifier.of(catalog.Namespace.of(levels), name)
 
 
+def require_s3(session: SparkSession) -> None:
+    """Raise `NotReady` unless the session has what Iceberg needs to keep files in S3."""
+    try:
+        loader = cast("Any", session.sparkContext._jvm).org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+        loader.loadClass("software.amazon.awssdk.services.s3.S3Client")
+    except Py4JJavaError as error:
+        raise NotReady(
+            "driver-missing",
+            "the Spark session has no client for S3, which a warehouse of Iceberg there needs",
+            "cdc run starts one that has it. With spark.jars: provided, add iceberg-aws-bundle of Iceberg's version to "
+            "the cluster; in a process whose session runs already, start that session with it.",
+        ) from error
+
+
 def _load(session: SparkSession, name: str, settings: Mapping[str, str]) -> Any:
     """Return Iceberg's own catalog behind the one that `session` has, or gets now, under `name`."""
     sessions = cast("Any", session.sparkContext._jvm).org.apache.spark.sql.classic.SparkSession

@@ -9,7 +9,7 @@ catalog        hadoop                                             no catalog but
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -18,7 +18,6 @@ from tailrace.config.model import Model, NotYet, Secret
 from tailrace.targets._maintenance import Maintenance
 from tailrace.targets.iceberg.catalog import IMPLEMENTATION
 
-_S3 = NotYet("is not in this release", "Use a warehouse in a file system, or a catalog that the Spark session has.")
 _POSTGRES = ("postgresql", "postgres")
 
 
@@ -38,7 +37,8 @@ class Options(Model):
     catalog_password: Secret = Secret("")
     """That user's password; of a `rest` catalog, the client's secret, or without an id a token."""
     warehouse: str = Field(min_length=1)
-    """The folder that holds the tables, as a path or a URL; of a `rest` catalog, what the server calls it."""
+    """The folder that holds the tables, as a path, or `s3://<bucket>/<prefix>`; of a `rest` catalog, what the server
+    calls it."""
     table_namespace: str = Field("default", pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
     """The namespace of the tables; it is made if it is not there."""
     table_name: str | None = Field(None, min_length=1, max_length=200)
@@ -58,14 +58,14 @@ class Options(Model):
         int | None, NotYet("has no effect", "slice.max_rows of the platform bounds a batch.", refuse=False)
     ] = None
     """How many rows to write at a time."""
-    s3_endpoint: Annotated[str | None, _S3] = None
-    """The address of an object store."""
-    s3_access_key_id: Annotated[str | None, _S3] = None
-    """The id of an access key."""
-    s3_secret_access_key: Annotated[Secret | None, _S3] = None
-    """The access key."""
-    s3_region: Annotated[str | None, _S3] = None
-    """The region of the object store."""
+    s3_endpoint: str | None = None
+    """The address of the object store, if it is not AWS."""
+    s3_access_key_id: Secret | None = None
+    """The access key; if unset, whatever AWS clients find in the environment."""
+    s3_secret_access_key: Secret | None = None
+    """The secret of the access key."""
+    s3_region: str = "us-east-1"
+    """The region of the bucket."""
     maintenance: Maintenance = Maintenance()
     """Compaction and expiry, between slices."""
 
@@ -81,6 +81,26 @@ class Options(Model):
         if uri.password or uri.username:
             raise ValueError("give user and password as catalog_username and catalog_password")
         return self
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> Self:
+        if (self.s3_access_key_id is None) is not (self.s3_secret_access_key is None):
+            raise ValueError("s3_access_key_id and s3_secret_access_key belong together")
+        given = self.s3_endpoint or self.s3_access_key_id
+        if given and not self.on_s3:
+            raise ValueError("the s3_ keys have no meaning unless the warehouse is s3://<bucket>/<prefix>")
+        stored = urlsplit(self.warehouse).scheme.lower()
+        if self.catalog == "hadoop" and stored in ("s3", "s3a", "s3n", "gs", "oss"):
+            raise ValueError(
+                "a warehouse on S3 or its like needs catalog: jdbc or rest; by folders alone writers are not told apart"
+            )
+        return self
+
+    @property
+    def on_s3(self) -> bool:
+        """Whether the files of the tables are in an object store that we are told how to reach."""
+        asked = self.catalog == "rest" and (self.s3_endpoint or self.s3_access_key_id)
+        return bool(asked) or self.warehouse.startswith("s3://")
 
     @property
     def implied_mode(self) -> str | None:
@@ -107,6 +127,16 @@ class Options(Model):
                 settings["jdbc.user"] = self.catalog_username
             if password:
                 settings["jdbc.password"] = password
+        return settings | (self._s3() if self.on_s3 else {})
+
+    def _s3(self) -> dict[str, str]:
+        settings = {"io-impl": _S3_FILES, "client.region": self.s3_region}
+        if self.s3_endpoint:
+            # Names of buckets as names of hosts are an affair of AWS.
+            settings |= {"s3.endpoint": self.s3_endpoint, "s3.path-style-access": "true"}
+        if self.s3_access_key_id and self.s3_secret_access_key:
+            settings["s3.access-key-id"] = self.s3_access_key_id.get_secret_value()
+            settings["s3.secret-access-key"] = self.s3_secret_access_key.get_secret_value()
         return settings
 
     def make_room(self) -> None:
@@ -122,3 +152,4 @@ class Options(Model):
 
 
 _SQLITE = "jdbc:sqlite:"
+_S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"

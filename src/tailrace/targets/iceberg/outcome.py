@@ -15,6 +15,7 @@ _FORMAT = Format(
     (
         *(_EXCEPTIONS + name for name in ("CommitStateUnknown", "Service", "RuntimeIO", "REST")),
         "org.apache.iceberg.jdbc.",
+        "software.amazon.awssdk.",
         "java.sql.",
     ),
 )

@@ -20,12 +20,18 @@ from tailrace.apply.versions import Upkeep, Version
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table, file_name
 from tailrace.spark.start import ICEBERG_CATALOG
-from tailrace.targets.iceberg.catalog import Place
+from tailrace.targets.iceberg.catalog import Place, require_s3
 from tailrace.targets.iceberg.marks import Owner
 from tailrace.targets.iceberg.options import Options
 from tailrace.targets.iceberg.table import IcebergTable, Making, Mode
 
 _DAYS = 7
+_S3_JARS = "tailrace.targets.iceberg"
+
+
+def jars(options: Options) -> tuple[str, ...]:
+    """Return the packages whose locked jars a session needs for `options`."""
+    return (_S3_JARS,) if options.on_s3 else ()
 
 
 def open_target(
@@ -43,7 +49,10 @@ def open_target(
 
     def opened() -> SparkSession:
         options.make_room()
-        return spark()
+        session = spark()
+        if options.on_s3:
+            require_s3(session)
+        return session
 
     return IcebergTarget(
         name,
