@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,8 +30,9 @@ import pyarrow.parquet as pq
 from dev import services
 from tailrace.demo.postgres import EmbeddedPostgres
 from tests.clients import EVERY, FILES, Row, Store, in_files, in_mysql, in_postgres
+from tests.e2e import convex_kills, landing
+from tests.e2e.command import PLATFORM, Command
 from tests.receiver import Receiver, receiving
-from tests.sessions import SMALL
 
 POINTS = ("C19", "C20", "C21", "C22", "C23", "C25")
 """The failpoints of a target, in `docs/explanation/crashes.md`."""
@@ -42,29 +41,16 @@ SENDING = ("C19", "C23", "C24", "C25")
 MODES = ("scd1", "append")
 TABLE = "people"
 
-_PLATFORM = {
-    "slice": {"max_rows": 1},
-    "health_enabled": False,
-    "retry": {"initial_wait_seconds": 0.1},
-    "spark": {
-        "master": "local[1]",
-        "conf": {
-            **{name: value for name, value in SMALL.items() if name != "spark.master"},
-            "spark.sql.shuffle.partitions": "1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        },
-    },
-}
-
 
 @dataclass
-class Feed:
+class Feed(Command):
     """The files so far, and the pipeline that reads them into `sinks`."""
 
-    folder: Path
     sinks: Sequence[dict[str, Any]]
     events: list[list[Row]] = field(default_factory=list)
     """By file."""
+    max_rows: int = 1
+    """So many a slice has, unless a single file has more."""
 
     def __post_init__(self) -> None:
         (self.folder / "in").mkdir(parents=True)
@@ -77,9 +63,7 @@ class Feed:
             "cdc": {"keys": ["id"], "operation_column": "op"},
             "sinks": [{"schema_evolution": "alter", **sink} for sink in self.sinks],
         }  # fmt: skip
-        # JSON is YAML.
-        (self.folder / "pipeline.yaml").write_text(json.dumps(pipeline))
-        (self.folder / "platform.yaml").write_text(json.dumps(_PLATFORM))
+        self.write(pipeline, PLATFORM | {"slice": {"max_rows": self.max_rows}})
 
     def put(self, *, grows: bool = False) -> None:
         """Add a file: it makes rows, changes and deletes some of the one before, and may have a column that is new."""
@@ -96,21 +80,6 @@ class Feed:
         hidden = self.folder / "in" / ".unfinished"
         pq.write_table(file, hidden)
         hidden.rename(self.folder / "in" / f"{n:04d}.parquet")
-
-    def run(self, failpoints: str = "") -> subprocess.CompletedProcess[str]:
-        """Run the command to the head, or until a failpoint kills it."""
-        process = self.start(failpoints)
-        out, err = process.communicate(timeout=400)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def start(self, failpoints: str = "") -> subprocess.Popen[str]:
-        """Start the command."""
-        command = [sys.executable, "-m", "tailrace.cli.main", "run", "pipeline.yaml", "--once", "--json"]
-        armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": failpoints} if failpoints else {}
-        return subprocess.Popen(
-            [*command, "--platform-config", "platform.yaml"], cwd=self.folder, env={**os.environ, **armed}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
 
     def expected(self, files: int, mode: str) -> Counter[tuple[Any, ...]]:
         """Return what the table holds after so many files."""
@@ -190,7 +159,15 @@ class Sent:
         return self.look() or ("" if offsets == set(range(events)) else f"{len(offsets)} of {events} events came")
 
 
-def story(feed: Feed, kept: Kept | Sent, points: Sequence[str], chance: random.Random) -> Iterator[tuple[str, str]]:
+class Looked(Protocol):
+    """What is looked at after every kill, and at the end; each returns what is wrong."""
+
+    def look(self) -> str: ...
+
+    def end(self) -> str: ...
+
+
+def story(feed: Command, kept: Looked, points: Sequence[str], chance: random.Random) -> Iterator[tuple[str, str]]:
     """Kill twice in a row at each of `points`, then go to the end; yield what was done, and what is wrong after it."""
     for point in points:
         for turn in ("killed", "killed again"):
@@ -203,7 +180,7 @@ def story(feed: Feed, kept: Kept | Sent, points: Sequence[str], chance: random.R
     yield "once more", f"{applied} events were applied again" if applied else kept.end()
 
 
-def _kill(feed: Feed, point: str, hit: int) -> str:
+def _kill(feed: Command, point: str, hit: int) -> str:
     """Run until `point` is passed for the `hit`-th time; return why that did not come about."""
     for _ in range(hit + 2):
         feed.put(grows=point == "C21")
@@ -236,14 +213,14 @@ def main() -> None:
     """Try every target in every mode at every failpoint; say what failed, and fail then."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--targets", default=",".join((*EVERY, "webhook")), help="only these")
+    parser.add_argument("--targets", default=",".join((*EVERY, "webhook", "bronze", "convex")), help="only these")
     parser.add_argument("--modes", default=",".join(MODES), help="only these, of targets that keep tables")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     folder, failures = Path(tempfile.mkdtemp(prefix="tailrace-kills-")), list[str]()
     modes = options.modes.split(",")
     for kind in options.targets.split(","):
-        for mode in modes if kind != "webhook" else ["append"]:
+        for mode in modes if kind in EVERY else ["append"]:
             here = folder / f"{kind}-{mode}"
             failures += [f"{kind} {mode} {text}" for text in tried(here, kind, mode, options.seed)]
             shutil.rmtree(here, ignore_errors=True)
@@ -252,21 +229,37 @@ def main() -> None:
     sys.exit(1 if failures else 0)
 
 
+def points_of(kind: str) -> tuple[str, ...]:
+    """Return the failpoints of a target of this kind."""
+    return {"webhook": SENDING, "bronze": landing.POINTS}.get(kind, POINTS)
+
+
 def tried(folder: Path, kind: str, mode: str, seed: int) -> list[str]:
     """Kill at every failpoint of a target; return what failed. It ends with the first, since what follows may come of it."""
     chance = random.Random(f"{seed} {kind} {mode}")
-    began, points = time.monotonic(), list(SENDING if kind == "webhook" else POINTS)
+    if kind == "convex":
+        folder.mkdir(parents=True)
+        try:
+            convex_kills.killed_at(folder, convex_kills.Points())
+        except AssertionError as error:
+            return [str(error)]
+        return []
+    began, points = time.monotonic(), list(points_of(kind))
     chance.shuffle(points)
     with ExitStack() as stack:
-        if kind == "webhook":
+        feed: Command
+        kept: Looked
+        if kind == "bronze":
+            feed, kept = stack.enter_context(landing.landing(folder / "feed"))
+        elif kind == "webhook":
             receiver = stack.enter_context(receiving())
             options = {"url": receiver.address, "allow_http": True, "allow_private": True}
-            feed = Feed(folder / "feed", [{"sink_id": "hook", "sink_type": kind, "mode": mode, kind: options}])
-            kept: Kept | Sent = Sent(feed, receiver)
+            files = Feed(folder / "feed", [{"sink_id": "hook", "sink_type": kind, "mode": mode, kind: options}])
+            feed, kept = files, Sent(files, receiver)
         else:
             store = stack.enter_context(stores(folder, [kind]))[kind]
-            feed = Feed(folder / "feed", [store.sink("copy", mode=mode)])
-            kept = Kept(feed, store, mode)
+            files = Feed(folder / "feed", [store.sink("copy", mode=mode)])
+            feed, kept = files, Kept(files, store, mode)
         for what, wrong in story(feed, kept, points, chance):
             print(f"{kind} {mode}: {what}: {wrong or 'holds'}", flush=True)
             if wrong:

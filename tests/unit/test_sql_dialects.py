@@ -21,6 +21,7 @@ from tailrace.targets import _mysql_session, duckdb, mysql, postgres, sqlite
 from tailrace.targets._sql import shape
 from tailrace.targets._sql.control import Control, Entry
 from tailrace.targets._sql.crossing import one_value
+from tailrace.targets._sql.statements import Statements
 
 NAMES = [
     "plain", "select", 'a"b', '""', "a.b", "ä ö", "`", "]", ";--", "'", "\\", "{}", "{0}", "%s", "$1", "?1", ":x", "a\nb",
@@ -227,3 +228,19 @@ def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch
         options_of(Kind.TARGET, name)
     assert halted.value.code == "missing-extra"
     assert f"tailrace[{name}]" in halted.value.hint
+
+
+def test_duckdb_tells_the_two_zeros_apart() -> None:
+    do = Statements(duckdb.DIALECT, "t", "g", "s", ("id",))
+    with client.connect(":memory:") as base:
+        base.execute("CREATE TABLE t (id INT, f DOUBLE, g DOUBLE, _cdc_position VARCHAR)")
+        base.execute("INSERT INTO t SELECT n, 0.0, 0.0, CASE WHEN n = 4 THEN '9' ELSE '1' END FROM range(5) x(n)")
+        ours = "_cdc_op VARCHAR, _cdc_position VARCHAR, _cdc_kept VARCHAR"
+        base.execute(f"CREATE TABLE s (id INT, f DOUBLE, g DOUBLE, {ours})")
+        changed, gone = (1, "-0.0", "-0.0", "u", "2", "01"), (3, "-0.0", "1.0", "d", "2", "00")
+        staged = [changed, (2, "0.0", "3.0", "u", "2", "00"), gone, (4, "-0.0", "-0.0", "u", "2", "00")]
+        base.executemany("INSERT INTO s VALUES ($1, $2, $3, $4, $5, $6)", staged)
+        for statement in do.update(["f", "g"], ["f", "g"], ties=False):
+            base.execute(statement)
+        found = base.execute("SELECT id, f, g FROM t ORDER BY id").fetchall()
+    assert str(found) == "[(0, 0.0, 0.0), (1, -0.0, 0.0), (2, 0.0, 3.0), (3, 0.0, 0.0), (4, 0.0, 0.0)]"

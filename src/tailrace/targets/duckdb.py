@@ -126,6 +126,7 @@ DIALECT = Dialect(
     "AND translate(table_name, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') = $1",
     widen=widen,
     position="VARCHAR",
+    rewrites=True,
     keyed=False,
     folds=True,
 )

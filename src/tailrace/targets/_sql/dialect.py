@@ -167,6 +167,9 @@ class Dialect:
     """UPDATE and DELETE join the tables they read, instead of reading them in a query within."""
     cast: Callable[[str, str], str] = cast
     """Returns a bound value as one of a type of a column."""
+    rewrites: bool = False
+    """A row is changed by deleting it and writing it anew: by columns, an UPDATE writes the neighbours anew as well. It
+    also tells -0.0 from 0.0, where an UPDATE takes them for one and leaves what is there."""
     keyed: bool = True
     """Tables have a primary key."""
     folds: bool = False

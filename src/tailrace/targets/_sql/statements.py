@@ -14,7 +14,7 @@ from tailrace.targets._columns import POSITION
 from tailrace.targets._sql.dialect import Dialect
 
 OP, KEPT, DAY = "_cdc_op", "_cdc_kept", "_cdc_day"
-STAGE = "_tailrace_stage"
+STAGE, CHANGED = "_tailrace_stage", "_tailrace_changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,11 @@ class Statements:
         newer = f"_cdc_s.{OP} = 'd' AND _cdc_s.{POSITION} > _cdc_t.{POSITION}"
         return self._delete("_cdc_t", newer, read="_cdc_t")
 
-    def update(self, columns: Sequence[str], partial: Sequence[str], *, ties: bool) -> str:
-        """Update rows that are older than the staged ones; a column that a staged row leaves out keeps its value."""
+    def update(self, columns: Sequence[str], partial: Sequence[str], *, ties: bool) -> list[str]:
+        """Update rows that are older than the staged ones; a column that a staged row leaves out keeps its value.
+
+        The last of the statements counts them.
+        """
         sets = []
         for name in columns:
             column = self.dialect.column(name)
@@ -103,8 +106,8 @@ class Statements:
         """Delete the records that are to be removed."""
         return self._delete("_cdc_t", f"_cdc_s.{OP} = 'd'")
 
-    def update_records(self, columns: Sequence[str]) -> str:
-        """Write the records that are there anew."""
+    def update_records(self, columns: Sequence[str]) -> list[str]:
+        """Write the records that are there anew; the last of the statements counts them."""
         names = (self.dialect.column(name) for name in columns)
         return self._update([(name, f"_cdc_s.{name}") for name in names], f"_cdc_s.{OP} <> 'd'")
 
@@ -125,16 +128,27 @@ class Statements:
         within = f"SELECT {listed} FROM {found} WHERE {condition}"
         return f"DELETE FROM {tables[gone]} WHERE ({', '.join(keys)}) IN ({within})"
 
-    def _update(self, sets: Sequence[tuple[str, str]], condition: str) -> str:
+    def _update(self, sets: Sequence[tuple[str, str]], condition: str) -> list[str]:
         every = [*sets, (POSITION, f"_cdc_s.{POSITION}")]
+        if self.dialect.rewrites:
+            return self._rewrite(every, condition)
         if self.dialect.joins:
             listed = ", ".join(f"_cdc_t.{column} = {value}" for column, value in every)
-            return f"UPDATE {self._joined('_cdc_t', self.table)} SET {listed} WHERE {condition}"
+            return [f"UPDATE {self._joined('_cdc_t', self.table)} SET {listed} WHERE {condition}"]
         listed = ", ".join(f"{column} = {value}" for column, value in every)
-        return (
-            f"UPDATE {self.table} AS _cdc_t SET {listed} FROM {self.stage} AS _cdc_s "
-            f"WHERE {self._matched('_cdc_t')} AND {condition}"
-        )
+        found = f"{self.stage} AS _cdc_s WHERE {self._matched('_cdc_t')} AND {condition}"
+        return [f"UPDATE {self.table} AS _cdc_t SET {listed} FROM {found}"]
+
+    def _rewrite(self, sets: Sequence[tuple[str, str]], condition: str) -> list[str]:
+        changed = self.dialect.quote(CHANGED)
+        listed = ", ".join(f"{value} AS {column}" for column, value in sets)
+        keys = ", ".join(map(self.dialect.column, self.keys))
+        found = f"{self.stage} AS _cdc_s JOIN {self.table} AS _cdc_t ON {self._matched('_cdc_t')} WHERE {condition}"
+        return [
+            f"CREATE OR REPLACE TEMP TABLE {changed} AS SELECT _cdc_t.* REPLACE ({listed}) FROM {found}",
+            f"DELETE FROM {self.table} WHERE ({keys}) IN (SELECT {keys} FROM {changed})",
+            f"INSERT INTO {self.table} BY NAME SELECT * FROM {changed}",
+        ]
 
     def _joined(self, alias: str, table: str) -> str:
         # From the staged rows to those of the table by its key, never the other way round.

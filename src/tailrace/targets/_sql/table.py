@@ -208,7 +208,7 @@ class SqlTable:
             session.run(do.truncate(self._beside), hard)
         if self._any(session, self._table):
             gone += session.run(do.delete())
-            updated = session.run(do.update(values, partial, ties=batch.ties))
+            updated = self._last(session, do.update(values, partial, ties=batch.ties))
         inserted = session.run(do.insert(carried))
         if batch.truncate and batch.soft:
             updated += self._mark_truncated(session, entry, batch, do)
@@ -233,7 +233,7 @@ class SqlTable:
         gone = updated = 0
         if self._any(session, self._table):
             gone = session.run(do.remove_records())
-            updated = session.run(do.update_records(names))
+            updated = self._last(session, do.update_records(names))
         inserted = session.run(do.insert([name for name in types if name != POSITION]))
         if batch.hidden is not None:
             stamp = {NUMBER: F.lit(entry.commits + 1).cast("bigint"), DAY: F.lit(_today().isoformat())}
@@ -269,6 +269,10 @@ class SqlTable:
         return count
 
     # -- parts
+
+    def _last(self, session: Session, statements: list[str]) -> int:
+        """Run the statements; return the rows that the last one counted."""
+        return [session.run(statement) for statement in statements][-1]
 
     def _settled(self, change: Fit) -> bool:
         """Say whether there is nothing to do, as in most slices."""

@@ -40,7 +40,7 @@ from tailrace.targets.delta.versions import METADATA, DeltaVersions
 
 Mode = Literal["scd1", "scd2", "append"]
 
-DELETION_VECTORS_FROM = 32 * 1024 * 1024
+DELETION_VECTORS_FROM = 16 * 1024 * 1024
 """Size in bytes from which a table gets deletion vectors: below it, rewriting the files a batch touches is
 quicker than the extra work of marking rows in them. The figures are in docs/explanation/delta.md."""
 
@@ -53,6 +53,11 @@ _SETTINGS = {
     # The rows of a batch are materialised already.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
+_FILES = 256
+_SMALLEST_FILE, _LARGEST_FILE = 8 * 1024 * 1024, 128 * 1024 * 1024
+"""A table is joined into about `_FILES` files within these sizes in bytes. A MERGE goes through every row of a file
+that it touches, so small files keep the cost of a batch near what it changes; many of them make the log long. The
+figures are in docs/explanation/delta.md."""
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 
@@ -235,6 +240,9 @@ class DeltaTable:
         # A MERGE also goes through the rows of the files that it touches; of a large table that may be many.
         suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else FEW + 1)
         conf = self._session.conf
+        size = min(max(before.bytes() // _FILES, _SMALLEST_FILE), _LARGEST_FILE)
+        conf.set("spark.databricks.delta.autoCompact.maxFileSize", str(size))
+        conf.set("spark.databricks.delta.autoCompact.minFileSize", str(size // 2))
         sequence, number = batch.step
         conf.set(_TXN_APP, self._marks.app_id(sequence))
         conf.set(_TXN_VERSION, str(number))
