@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -79,8 +79,21 @@ class Recording:
         while len(read) < count:
             read += [message for message in self._consumer.consume(count - len(read), timeout=5) if not message.error()]
         for message in read:
-            self._next[message.topic()] = message.offset() + 1
-        return sorted(read, key=lambda message: (self._topics.index(message.topic()), message.offset()))
+            topic, offset = _at(message)
+            self._next[topic] = offset + 1
+        return sorted(read, key=lambda message: (self._topics.index(_at(message)[0]), _at(message)[1]))
+
+
+def _at(message: Message) -> tuple[str, int]:
+    """Return the topic and offset of a message that was read."""
+    topic, offset = message.topic(), message.offset()
+    assert topic is not None
+    assert offset is not None
+    return topic, offset
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
 def message_json(step: str, message: Message) -> dict[str, Any]:
@@ -92,7 +105,7 @@ def message_json(step: str, message: Message) -> dict[str, Any]:
         "timestamp": message.timestamp()[1],
         "key_base64": _base64(message.key()),
         "value_base64": _base64(message.value()),
-        "headers": [[name, _base64(value)] for name, value in message.headers() or []],
+        "headers": [[name, _base64(value)] for name, value in _headers(message)],
     }
 
 

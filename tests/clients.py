@@ -188,9 +188,10 @@ def _duckdb(path: Path, table: str, query: str) -> list[Row]:
         copy = _copied(path, Path(folder))
         if copy is None:
             return []
-        with duckdb.connect(str(copy), config={"TimeZone": "UTC"}) as connection:
+        with duckdb.connect(str(copy)) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
             here = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall()
-            return connection.execute(query).to_arrow_table().to_pylist() if here else []
+            return connection.sql(query).to_arrow_table().to_pylist() if here else []
 
 
 def _copied(path: Path, folder: Path) -> Path | None:

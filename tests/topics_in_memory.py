@@ -23,9 +23,10 @@ from tailrace.log._routing import Routing
 from tailrace.log.kafka import KafkaLog
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain, Pace, drain
-from tailrace.runtime.fold import Choice, Counts, Fold, Rules
+from tailrace.runtime.fold import Counts, Fold
 from tailrace.runtime.replay import Replay, StillBad
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.targets.memory import MemoryTarget, State
 
 Result = TypeVar("Result")

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from dev.services import packages, process, tls
+from dev.services import oauth, packages, process, tls
 from dev.services.java import class_path, java, properties
 
 LOG_SETTINGS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
@@ -21,7 +21,8 @@ LOG_SETTINGS = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.pr
 class Secured:
     """The listeners that want to know who you are.
 
-    `sasl` takes a user's password over TLS (PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; all users are known to all three).
+    `sasl` takes a password over TLS (PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; all users are known to all three), or
+    a token that `signer` signed (OAUTHBEARER).
     `mutual` takes the client's certificate over TLS and no password.
     """
 
@@ -30,6 +31,7 @@ class Secured:
     username: str
     password: str
     files: tls.Files
+    signer: oauth.Signer
 
 
 class Kafka:
@@ -44,7 +46,9 @@ class Kafka:
         self.secured: Secured | None = None
         if secure:
             files = tls.make(folder / "tls")
-            self.secured = Secured(f"127.0.0.1:{sasl}", f"127.0.0.1:{mutual}", "tailrace", "tailrace-secret", files)
+            signer = oauth.make(folder / "oauth")
+            places = f"127.0.0.1:{sasl}", f"127.0.0.1:{mutual}"
+            self.secured = Secured(*places, "tailrace", "tailrace-secret", files, signer)
         self._process = process.Process(self.name, folder / "kafka.log")
 
     @property
@@ -74,7 +78,7 @@ class Kafka:
                 self.name, [*java(128, LOG_SETTINGS), *class_path(jars), *tool, "--config", str(settings)],
                 self.folder / "format.log",
             )  # fmt: skip
-        command = [*java(384, LOG_SETTINGS), *class_path(jars), "kafka.Kafka", str(settings)]
+        command = [*java(384, LOG_SETTINGS, *self._allowed()), *class_path(jars), "kafka.Kafka", str(settings)]
         self._process.start(command, self._answers)
 
     def stop(self) -> None:
@@ -106,6 +110,12 @@ class Kafka:
             return []
         user = f"[name={self.secured.username},password={self.secured.password}]"
         return ["--add-scram", f"SCRAM-SHA-256={user}", "--add-scram", f"SCRAM-SHA-512={user}"]
+
+    def _allowed(self) -> list[str]:
+        """Return what lets the broker read the file that tells genuine tokens."""
+        public = self.secured.signer.public if self.secured else None
+        named = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+        return [f"{named}.urls={public.as_uri()}", f"{named}.files={public}"] if public else []
 
     def _settings(self) -> dict[str, str]:
         controller = f"127.0.0.1:{self._controller}"
@@ -143,13 +153,19 @@ class Kafka:
             "org.apache.kafka.common.security.plain.PlainLoginModule required"
             f' user_{secured.username}="{secured.password}";'
         )
+        bearer, classes = "listener.name.sasl.oauthbearer.sasl", "org.apache.kafka.common.security.oauthbearer"
         return {
+            f"{bearer}.jaas.config": f"{classes}.OAuthBearerLoginModule required;",
+            f"{bearer}.server.callback.handler.class": f"{classes}.OAuthBearerValidatorCallbackHandler",
+            f"{bearer}.oauthbearer.jwks.endpoint.url": secured.signer.public.as_uri(),
+            f"{bearer}.oauthbearer.expected.audience": oauth.AUDIENCE,
+            f"{bearer}.oauthbearer.expected.issuer": oauth.ISSUER,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(secured.files.server),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(secured.files.ca),
             "listener.name.mutual.ssl.client.auth": "required",
-            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             "listener.name.sasl.plain.sasl.jaas.config": plain,
             "listener.name.sasl.scram-sha-256.sasl.jaas.config": scram,
             "listener.name.sasl.scram-sha-512.sasl.jaas.config": scram,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.server import create_backend_app
+from moto.server import create_backend_app  # type: ignore[attr-defined]
 from werkzeug.serving import run_simple
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

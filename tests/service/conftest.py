@@ -16,6 +16,7 @@ from dev.services.catalog import Catalog
 from dev.services.connect import Connect
 from dev.services.kafka import Kafka
 from dev.services.mariadb import MariaDb
+from dev.services.oauth import TokenEndpoint
 from dev.services.registry import Registry
 from dev.services.s3 import S3
 from tailrace.demo.postgres import EmbeddedPostgres
@@ -57,10 +58,13 @@ def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def spark() -> Iterator[SparkSession]:
-    """A session for targets that are servers."""
-    started = session(**SMALL)
+    """A session for targets that are servers, and for Iceberg in S3.
+
+    It must be the first of the process: a pipeline of a test would start the JVM without the client of S3.
+    """
+    started = session(also=["tailrace.targets.iceberg"], **SMALL)
     yield started
     started.stop()
 
@@ -76,6 +80,22 @@ def services() -> Iterator[Group]:
 def kafka(services: Group) -> Kafka:
     services.start("kafka")
     return services.kafka
+
+
+@pytest.fixture(scope="session")
+def secured() -> Iterator[Kafka]:
+    """A broker that also listens with TLS, and wants to know who asks."""
+    with on_demand(secure=True) as group:
+        group.start("kafka")
+        yield group.kafka
+
+
+@pytest.fixture(scope="session")
+def tokens(secured: Kafka) -> Iterator[TokenEndpoint]:
+    """Where the one client that the secured broker's signer knows gets its tokens."""
+    assert secured.secured
+    with TokenEndpoint(secured.secured.signer, "tailrace", "tailrace-secret") as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")

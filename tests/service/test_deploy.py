@@ -14,9 +14,8 @@ import psycopg
 import pytest
 
 from dev.services import http
-from dev.services.connect import Connect, avro_converters
+from dev.services.connect import Connect
 from dev.services.kafka import Kafka
-from dev.services.registry import Registry
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.core.errors import Misconfigured, NotReady
 from tailrace.runtime.build import Pipeline, open_pipeline
@@ -108,7 +107,7 @@ def test_a_deployment_fills_a_target_may_be_repeated_and_leaves_nothing(
 
 
 def test_a_step_that_fails_has_the_others_undone(
-    opening: Opening, database: Database, kafka: Kafka, connect: Connect, registry: Registry
+    opening: Opening, database: Database, kafka: Kafka, connect: Connect
 ) -> None:
     wrong = {"value.converter": "no.such.Converter"}
     with opening(settings=wrong) as pipeline:
@@ -117,8 +116,3 @@ def test_a_step_that_fails_has_the_others_undone(
         assert found.value.code == "connect-refused"
         assert database.server.password not in str(found.value)
         assert_nothing_left(database, kafka, connect)
-    with opening(value_format="avro", settings=avro_converters(registry)) as pipeline:
-        assert len(pipeline.deploy()) == 3
-        assert len(left(database, kafka, connect)) == 4
-        pipeline.undeploy()
-    assert_nothing_left(database, kafka, connect)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from confluent_kafka.cimpl import NewPartitions
 
 from dev.services import on_demand
 from dev.services.kafka import Kafka
+from dev.services.oauth import TokenEndpoint
 from tailrace.config.load import load_pipeline, load_platform
+from tailrace.config.platform import KafkaConfig
 from tailrace.log._broker import Broker
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.runtime.build import Pipeline, open_pipeline
@@ -239,40 +240,35 @@ def test_a_broker_that_restarts_in_mid_run_is_waited_for(tmp_path: Path) -> None
         assert shop.rows() == {1: "x", 2: "y"}
 
 
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Kafka]:
-    with on_demand(secure=True) as group:
-        group.start("kafka")
-        yield group.kafka
-
-
-@pytest.mark.parametrize("way", ["sasl_plain", "sasl_scram_512", "certificate"])
-def test_a_broker_that_wants_to_know_who_reads(way: str, secured: Kafka, tmp_path: Path) -> None:
+def test_a_broker_that_wants_to_know_who_reads(secured: Kafka, tokens: TokenEndpoint, tmp_path: Path) -> None:
     known = secured.secured
     assert known is not None
-    settings = {"ssl_ca_location": str(known.files.ca)}
-    if way == "certificate":
-        settings |= {
-            "bootstrap_servers": known.mutual,
-            "security_protocol": "SSL",
-            "ssl_certificate_location": str(known.files.client_certificate),
-            "ssl_key_location": str(known.files.client_key),
-        }
-    else:
-        settings |= {
-            "bootstrap_servers": known.sasl,
-            "security_protocol": "SASL_SSL",
-            "auth_mechanism": way,
-            "sasl_username": known.username,
-            "sasl_password": known.password,
-        }
-    shop = Shop(secured, tmp_path, settings=settings)
-    shop.put(1, "c", 100, "x")
+    trusted = {"ssl_ca_location": str(known.files.ca)}
+    mutual = {
+        **trusted,
+        "bootstrap_servers": known.mutual,
+        "security_protocol": "SSL",
+        "ssl_certificate_location": str(known.files.client_certificate),
+        "ssl_key_location": str(known.files.client_key),
+    }
+    sasl = {
+        **trusted,
+        "bootstrap_servers": known.sasl,
+        "security_protocol": "SASL_SSL",
+        "sasl_username": known.username,
+        "sasl_password": known.password,
+        "sasl_oauth_token_endpoint_url": tokens.url,
+    }
+    shop = Shop(secured, tmp_path, settings={**sasl, "auth_mechanism": "sasl_oauthbearer"})
+    shop.put(1, "c", 100, "x", partition=0)
     report = shop.run()
     assert report.first_error() is None
     assert shop.rows() == {1: "x"}
+    ways = [mutual, *({**sasl, "auth_mechanism": f"sasl_{way}"} for way in ("plain", "scram_512", "oauthbearer"))]
     with shop.open() as pipeline:
-        kafka = load_platform(tmp_path / "platform.yaml").config.kafka
-        rows = Broker(for_librdkafka(kafka), for_spark(kafka)).read(pipeline._spark(), {(shop.topic, 0): (0, 1)})
-        assert known.password not in rows._jdf.queryExecution().toString()
+        for way in ways:
+            kafka = KafkaConfig.model_validate(way)
+            rows = Broker(for_librdkafka(kafka), for_spark(kafka)).read(pipeline._spark(), {(shop.topic, 0): (0, 1)})
+            assert rows.count() == 1
+            assert known.password not in rows._jdf.queryExecution().toString()
         assert not [value for _, value in pipeline._spark().sparkContext.getConf().getAll() if known.password in value]

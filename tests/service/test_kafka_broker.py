@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from dev.services import on_demand
 from dev.services.kafka import Kafka
+from dev.services.oauth import TokenEndpoint
 from tailrace.config.model import Secret
 from tailrace.config.platform import KafkaConfig
 from tailrace.control.dead_letters import DeadLetters
 from tailrace.control.rejects import Rejected
 from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.log import _broker
 from tailrace.log._broker import Broker, Topic
 from tailrace.log._settings import for_librdkafka
 from tests.service.topics import patiently, read, write
@@ -93,7 +93,8 @@ def test_a_group_is_shown_where_it_is_told(broker: Broker, topic: str, settings:
     assert [place.offset for place in found] == [1, 0]
 
 
-def test_a_broker_that_is_down_may_come_back() -> None:
+def test_a_broker_that_is_down_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_broker, "_SECONDS", 2.0)
     with pytest.raises(Retryable) as silent:
         Broker({"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": "1000"}, {}).names()
     assert silent.value.code == "kafka-unreachable"
@@ -173,53 +174,55 @@ def test_dead_letters_that_are_not_taken_hold_the_target(tmp_path: Path) -> None
     assert kept.count("lake") == 0
 
 
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Kafka]:
-    with on_demand(secure=True) as group:
-        group.start("kafka")
-        yield group.kafka
-
-
-@pytest.mark.parametrize("way", ["sasl_plain", "sasl_scram_256", "sasl_scram_512", "certificate"])
-def test_a_broker_that_wants_to_know_who_asks(way: str, secured: Kafka) -> None:
+def logged_in(secured: Kafka, tokens: TokenEndpoint, way: str, password: str | None = None) -> KafkaConfig:
     known = secured.secured
     assert known is not None
     if way == "certificate":
-        config = KafkaConfig(
+        return KafkaConfig(
             bootstrap_servers=known.mutual,
             security_protocol="SSL",
             ssl_ca_location=known.files.ca,
             ssl_certificate_location=known.files.client_certificate,
             ssl_key_location=known.files.client_key,
         )
-    else:
-        config = KafkaConfig.model_validate(
-            {
-                "bootstrap_servers": known.sasl,
-                "security_protocol": "SASL_SSL",
-                "auth_mechanism": way,
-                "sasl_username": known.username,
-                "sasl_password": Secret(known.password),
-                "ssl_ca_location": known.files.ca,
-            }
-        )
-    assert Broker(for_librdkafka(config), {}).cluster()
-
-
-def test_a_wrong_password_is_refused_and_not_shown(secured: Kafka) -> None:
-    known = secured.secured
-    assert known is not None
-    config = KafkaConfig.model_validate(
+    asked = {"sasl_oauth_token_endpoint_url": tokens.url, "sasl_oauth_scope": "read"} if "oauth" in way else {}
+    return KafkaConfig.model_validate(
         {
             "bootstrap_servers": known.sasl,
             "security_protocol": "SASL_SSL",
-            "auth_mechanism": "sasl_plain",
+            "auth_mechanism": way,
             "sasl_username": known.username,
-            "sasl_password": Secret("canary"),
+            "sasl_password": Secret(password or known.password),
             "ssl_ca_location": known.files.ca,
+            **asked,
         }
     )
+
+
+@pytest.mark.parametrize("way", ["sasl_plain", "sasl_scram_256", "sasl_scram_512", "sasl_oauthbearer", "certificate"])
+def test_a_broker_that_wants_to_know_who_asks(way: str, secured: Kafka, tokens: TokenEndpoint) -> None:
+    tokens.scopes.clear()  # The endpoint is the session's: other tests asked it too.
+    assert Broker(for_librdkafka(logged_in(secured, tokens, way)), {}).cluster()
+    assert set(tokens.scopes) == ({"read"} if way == "sasl_oauthbearer" else set())
+
+
+@pytest.mark.parametrize("way", ["sasl_plain", "sasl_oauthbearer"])
+def test_a_wrong_password_is_refused_and_not_shown(
+    way: str, secured: Kafka, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_broker, "_SECONDS", 3.0)
     with pytest.raises(NotReady) as refused:
-        Broker(for_librdkafka(config), {}).cluster()
+        Broker(for_librdkafka(logged_in(secured, tokens, way, "canary")), {}).cluster()
     assert refused.value.code == "kafka-refused"
     assert "canary" not in refused.value.render()
+
+
+def test_a_token_endpoint_that_is_down_may_come_back(
+    secured: Kafka, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_broker, "_SECONDS", 3.0)
+    settings = for_librdkafka(logged_in(secured, tokens, "sasl_oauthbearer"))
+    away = {**settings, "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:9/token"}
+    with pytest.raises(Retryable) as silent:
+        Broker(away, {}).cluster()
+    assert (silent.value.code, "OAUTHBEARER token" in str(silent.value)) == ("kafka-unreachable", True)

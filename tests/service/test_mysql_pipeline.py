@@ -8,8 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.core.errors import Halt
 from tailrace.runtime.build import Pipeline, Resync, open_pipeline
@@ -73,14 +71,3 @@ def test_a_target_equals_its_source_through_every_operation_restarts_and_a_resyn
     with opened(maria, tmp_path) as pipeline:
         assert pipeline.undeploy()[0] == "schema history"
         assert pipeline.undeploy() == []
-
-
-def test_a_connector_in_kafka_connect_is_refused(maria: Maria, tmp_path: Path) -> None:
-    maria.run("CREATE TABLE orders (id int PRIMARY KEY)")
-    opened(maria, tmp_path)
-    platform = {"transport_mode": "kafka", "kafka": {"bootstrap_servers": "127.0.0.1:1"}}
-    (tmp_path / "platform.yaml").write_text(json.dumps(platform))
-    with pytest.raises(Halt, match='does not capture source_type "mysql"'):
-        open_pipeline(
-            load_pipeline(tmp_path / "pipeline.yaml").config, load_platform(tmp_path / "platform.yaml").config
-        )

@@ -15,8 +15,9 @@ from tailrace.core.change import Change
 from tailrace.core.table import Evolution
 from tailrace.log.memory import MemoryLog
 from tailrace.runtime.drain import Drain, Pace, drain
-from tailrace.runtime.fold import Choice, Counts, Fold, Rules
+from tailrace.runtime.fold import Counts, Fold
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.sources.memory import MemorySource
 from tailrace.targets import delta
 from tests.spark.histories import TABLE

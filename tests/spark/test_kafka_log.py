@@ -19,8 +19,9 @@ from tailrace.envelopes.maxwell import Maxwell
 from tailrace.log._kafka_slice import KafkaSlice
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log._routing import Routing
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.targets import webhook
 from tests.receiver import receiving
 from tests.topics_in_memory import Pipeline, total
@@ -391,21 +392,32 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
         body = {"action": action, "old_state": old, "new_state": new, "meta": {"changed_at": at}}
         cluster.put(TOPIC, 0, None, json.dumps(body).encode())
 
-    put("INSERT", None, {"id": 1, "name": "a"}, 1700000000)
-    put("INSERT", None, {"id": 2, "name": "b"}, 1700000000)
+    put("INSERT", None, {"id": 1, "name": "a"}, 1700000000000)
+    put("INSERT", None, {"id": 2, "name": "b"}, 1700000000000)
     put("UPDATE", {"id": 1}, {"id": 1, "name": "late"}, 1699999999999)
     put("UPDATE", {"id": 1}, {"id": 1, "name": "same time, later in the log"}, 1700000000000)
     put("DELETE", {"id": 2, "name": "b"}, None, "2023-11-14T22:13:21Z")
-    put("UPDATE", {"id": 1}, {"id": 1, "name": "half a second later"}, 1700000000.5)
-    put("UPDATE", {"id": 1}, {"id": 1, "name": "before that"}, 1700000000.25)
-    put("INSERT", None, {"id": 4, "name": "c"}, 1700000003)
-    put("UPDATE", {"id": 4}, {"id": 5, "name": "moved"}, 1700000004)
-    put("DELETE", None, None, 1700000005)
-    put("REPLACE", None, {"id": 3}, 1700000005)
+    put("UPDATE", {"id": 1}, {"id": 1, "name": "a part of it later"}, 1700000000000.5)
+    put("UPDATE", {"id": 1}, {"id": 1, "name": "before that"}, "2023-11-14T22:13:20.000250Z")
+    put("INSERT", None, {"id": 4, "name": "c"}, 1700000000003)
+    put("UPDATE", {"id": 4}, {"id": 5, "name": "moved"}, 1700000000004)
+    # A number that grows, past where a time would turn from seconds into milliseconds.
+    put("INSERT", None, {"id": 6, "name": "below"}, 99_999_999_999)
+    put("UPDATE", {"id": 6}, {"id": 6, "name": "above"}, 100_000_000_001)
+    put("INSERT", None, {"id": 7, "name": "later"}, -1.25)
+    put("UPDATE", {"id": 7}, {"id": 7, "name": "earlier"}, -1.5)
+    put("DELETE", None, None, 1700000005000)
+    put("REPLACE", None, {"id": 3}, 1700000005000)
+    put("INSERT", None, {"id": 3}, 10**19)
     pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TOPIC], envelope)
     counts = pipeline.drain()
-    assert pipeline.rows(TOPIC) == [{"id": 1, "name": "half a second later"}, {"id": 5, "name": "moved"}]
-    assert total(counts, "rejected") == 2
+    assert pipeline.rows(TOPIC) == [
+        {"id": 1, "name": "a part of it later"},
+        {"id": 5, "name": "moved"},
+        {"id": 6, "name": "above"},
+        {"id": 7, "name": "later"},
+    ]
+    assert total(counts, "rejected") == 3
 
 
 def test_the_group_is_shown_where_the_slowest_target_is(pipeline: Pipeline, cluster: MemoryCluster) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.apply.target import Batch, Target
 from tailrace.control.health import Health
 from tailrace.control.lock import only_one
 from tailrace.core import failpoint
@@ -26,10 +28,10 @@ SINKS = {
 class Lake:
     """A feed into one table of a lakehouse; every call is a process of its own."""
 
-    def __init__(self, folder: Path, spark: SparkSession, kind: str) -> None:
+    def __init__(self, folder: Path, spark: SparkSession, kind: str, mode: str = "scd1") -> None:
         self.maintenance = {"enabled": "true", "expire_snapshots_older_than_seconds": "0"}
         options = {**SINKS[kind](folder), "maintenance": self.maintenance}
-        self.feed = Feed(folder, spark, sink={"sink_type": kind, kind: options})
+        self.feed = Feed(folder, spark, sink={"sink_type": kind, "mode": mode, kind: options})
 
     def at(self) -> Lakehouse:
         return self.feed.opened().lakehouse()
@@ -37,11 +39,20 @@ class Lake:
     def rows(self, moment: Moment = NOW) -> list[tuple[int, str]]:
         return sorted((row["id"], row["name"]) for row in self.at().query(None, None, moment, None, 100))  # type: ignore[misc]
 
+    def told(self, moment: Moment = NOW) -> list[dict[str, Any]]:
+        """Return all that the rows say, but when they were read."""
+        rows = self.at().query(None, None, moment, None, 100)
+        told = [{name: value for name, value in row.items() if name != "_cdc_ingested_at"} for row in rows]
+        return sorted(told, key=repr)
+
+    def target(self) -> Target:
+        pipeline = self.feed.opened()
+        return pipeline._drains.open_target(pipeline._config.sinks[0], ("people",))
+
     def mark(self) -> tuple[Any, Any]:
         """Return the mark of the table, and what the pipeline says of it."""
         pipeline = self.feed.opened()
-        target = pipeline._drains.open_target(pipeline._config.sinks[0], ("people",))
-        mark, told = target.mark("people"), pipeline.status()["targets"][0]["upto"]  # type: ignore[index]
+        mark, told = self.target().mark("people"), pipeline.status()["targets"][0]["upto"]  # type: ignore[index]
         return mark and mark.offset, told
 
     def maintained(self) -> dict[str, int]:
@@ -118,3 +129,39 @@ def test_a_table_goes_back_and_is_made_current_again(
         assert kept.value.code in codes
         (lake.feed.path / "d.csv").unlink(missing_ok=True)
     assert lake.rows() == [*whole, (6, "fay")]
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("delta", "scd2"), ("iceberg", "append")])
+def test_histories_and_events_go_back_and_are_made_whole_again(
+    kind: str, mode: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = Lake(tmp_path, spark, kind, mode)
+    lake.feed.put("a.csv", "1,ann,1,I", "2,bob,2,I", "3,cid,3,I", "3,,4,D")
+    lake.feed.run()
+    lake.feed.put("b.csv", "1,anne,11,U", "2,,12,D", "4,dan,13,I", "3,late,2,U")
+    lake.feed.run()
+    _, was = [row for row in lake.snapshots() if row["upto"] is not None]
+    back = Moment(int(was["snapshot_id"]))
+    past, whole = lake.told(back), lake.told()
+    assert past != whole
+    assert lake.at().rollback(None, None, back)["upto"] == was["upto"]
+    assert (lake.told(), lake.mark()) == (past, (was["upto"], was["upto"]))
+    lake.feed.run()
+    assert lake.told() == whole
+    if mode == "append":
+        refuses_to_go_back_behind_a_replay(lake, back)
+
+
+def refuses_to_go_back_behind_a_replay(lake: Lake, back: Moment) -> None:
+    target = lake.target()
+    mark, shape = target.mark("people"), target.have("people")
+    assert mark
+    assert shape
+    # What a replay commits: events from beside the log, and the mark with one replay more.
+    again = replace(mark, replays=mark.replays + 1)
+    replayed = target.apply(Batch(shape, target.current("people").limit(1), again, replay=True)).inserted
+    before = lake.told()
+    with pytest.raises(Halt) as refused:
+        lake.at().rollback(None, None, back)
+    assert (replayed, refused.value.code, "replayed" in str(refused.value)) == (1, "log-gap", True)
+    assert lake.told() == before

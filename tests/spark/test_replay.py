@@ -20,9 +20,10 @@ from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log.landed import LandedLog
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain, Pace
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.replay import Replay, StillBad
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.sources.memory import MemorySource
 from tailrace.targets import sqlite
 from tests.contracts.target import ITEMS, at, put

@@ -21,6 +21,7 @@ from tailrace.control import state
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.lock import only_one
 from tailrace.core.errors import Halt, NotReady
+from tailrace.core.subjects import Registered
 from tailrace.runtime.build import Pipeline, open_pipeline
 from tailrace.runtime.report import Silent
 from tailrace.testing.convex import Deployment, Emulator
@@ -77,6 +78,7 @@ def test_every_pipeline_that_runs_is_asked(tmp_path: Path, capsys: pytest.Captur
         one.health.begun(["lake"])
         two.health.begun(["lake"])
         two.health.measured(Lag({}, (TargetLag("lake", 1, 5),)))
+        two.health.registered(Registered())
         code, out, err = health(capsys)
         assert (code, err) == (0, "")
         assert [line.split() for line in out.splitlines()][1:] == [
@@ -85,6 +87,7 @@ def test_every_pipeline_that_runs_is_asked(tmp_path: Path, capsys: pytest.Captur
             ["one", "target", "lake", "running", "-"],
             ["two", "pipeline", "ready", "-"],
             ["two", "source", "running", "-"],
+            ["two", "schema", "registry", "watched", "-"],
             ["two", "target", "lake", "running", "4"],
         ]
         assert [found["pipeline_id"] for found in answers(capsys)[1]] == ["one", "two"]

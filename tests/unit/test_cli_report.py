@@ -13,6 +13,7 @@ from rich.progress import Progress
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.core.checkpoint import Snapshotting, Tailing
 from tailrace.core.errors import Halt, Retryable
+from tailrace.core.subjects import Registered, SchemaChange
 from tailrace.runtime.report import Console, JsonLines, Reporter, Several, Silent, reporting
 
 
@@ -37,6 +38,8 @@ def tell(report: Reporter) -> None:
     report.evolved("lake", "a", ["added x"])
     report.measured(Lag({"at": "0/2"}, (TargetLag("lake", 4, 7), TargetLag("other", 7, 7))))
     report.measured(Lag(error=Retryable("lost", "it went away")))
+    report.registered(Registered(changes=(SchemaChange("t-value", 1, 2, 7, "gone"), SchemaChange("t-key", 1, 2, 8))))
+    report.registered(Registered(error=Retryable("registry-unreachable", "it is away")))
     report.retrying("lake", Retryable("busy", "busy"))
     report.failed("lake", Halt("a-b", "it stops", "Do."))
     report.failed("lake", Halt("type-changed", "it differs", "Do."))
@@ -59,6 +62,10 @@ def test_json_lines_have_time_level_run_and_fields() -> None:
         "schema.version_changed",
         "consumer.lag",
         "consumer.lag",
+        "schema.version_changed",
+        "schema.incompatible_change_detected",
+        "schema.version_changed",
+        "schema.registry_unreachable",
         "pipeline.sink_write_error",
         "schema.incompatible_change_detected",
         "pipeline.sink_write_error",
@@ -72,8 +79,12 @@ def test_json_lines_have_time_level_run_and_fields() -> None:
     assert (lines[8]["level"], lines[8]["total_lag"], lines[8]["source"]) == ("info", 3, {"at": "0/2"})
     assert lines[8]["partitions"][0] == {"sink_id": "lake", "lag": 3, "offset": 4}
     assert (lines[9]["level"], lines[9]["code"]) == ("warning", "lost")
-    assert (lines[10]["level"], lines[10]["code"]) == ("error", "a-b")
-    assert (lines[13]["level"], lines[13]["part"], lines[13]["code"]) == ("error", "source", "c-d")
+    assert [line["level"] for line in lines[10:14]] == ["warning", "error", "info", "warning"]
+    changed = {"subject": "t-value", "previous_version": 1, "new_version": 2, "schema_id": 7, "compatible": False}
+    assert changed.items() <= lines[10].items()
+    assert lines[11]["message"] == "gone"
+    assert (lines[14]["level"], lines[14]["code"]) == ("error", "a-b")
+    assert (lines[17]["level"], lines[17]["part"], lines[17]["code"]) == ("error", "source", "c-d")
 
 
 def test_lines_carry_the_run_that_they_are_given() -> None:

@@ -394,9 +394,9 @@ def test_every_platform_key_with_an_effect_arrives(tmp_path: Path) -> None:
 
 
 def test_platform_keys_without_an_effect_get_a_warning(tmp_path: Path) -> None:
-    text = "max_buffered_messages: 5\nschema_monitor_interval_seconds: 9\ndlq: {max_retries: 1}\n"
+    text = "max_buffered_messages: 5\ndlq: {max_retries: 1}\n"
     loaded = platform(tmp_path, text)
-    assert [caution.code for caution in loaded.warnings] == ["no-effect"] * 3
+    assert [caution.code for caution in loaded.warnings] == ["no-effect"] * 2
     assert "platform.yaml:1:24: max_buffered_messages has no effect" in str([w.message for w in loaded.warnings])
 
 
@@ -423,7 +423,6 @@ def test_a_wrong_platform_file_is_refused(tmp_path: Path, text: str, said: str) 
     [
         ("kafka: {acks: '1'}", 'kafka.acks "1" is not in this release'),
         ("kafka: {auto_offset_reset: latest}", 'kafka.auto_offset_reset "latest" is not in this release'),
-        ("kafka: {auth_mechanism: sasl_oauthbearer}", 'kafka.auth_mechanism "sasl_oauthbearer" is not in this release'),
     ],
 )
 def test_what_kafka_cannot_do_yet_is_refused(tmp_path: Path, text: str, said: str) -> None:

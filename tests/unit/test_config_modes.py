@@ -9,7 +9,7 @@ import pytest
 from tailrace.config.load import load_pipeline
 from tailrace.config.pipeline import SinkConfig
 from tailrace.core.errors import TailraceError
-from tailrace.targets.iceberg import Options
+from tailrace.targets.iceberg import Options, jars
 
 FILE = """\
 pipeline_id: shop
@@ -98,7 +98,8 @@ def test_a_write_mode_is_another_word_for_the_mode(tmp_path: Path, inside: str, 
     ("inside", "more", "code"),
     [
         (", write_mode: upsert", "    mode: scd2\n", "wrong-value"),
-        (", s3_endpoint: 'http://s3'", "", "not-available"),
+        (", s3_endpoint: 'http://s3'", "", "wrong-value"),
+        (", s3_access_key_id: '${A:-a}'", "", "wrong-value"),
         (", maintenance: {compaction_file_threshold: 1}", "", "wrong-value"),
     ],
 )
@@ -106,6 +107,18 @@ def test_what_an_iceberg_target_cannot_do_is_refused(tmp_path: Path, inside: str
     with pytest.raises(TailraceError) as refused:
         iceberg_sink(tmp_path, inside, more)
     assert refused.value.code == code
+
+
+def test_a_warehouse_in_s3_asks_for_its_client_and_no_other_does() -> None:
+    here = Options(catalog_uri="sqlite:///c.db", warehouse="./lake")
+    there = Options(catalog_uri="sqlite:///c.db", warehouse="s3://lake", s3_region="eu-central-1")
+    assert (jars(here), jars(there)) == ((), ("tailrace.targets.iceberg",))
+    assert "io-impl" not in here.settings()
+    assert there.settings()["client.region"] == "eu-central-1"
+    assert not any(key.startswith("s3.") for key in there.settings())
+    for wrong in ({"catalog": "hadoop"}, {"catalog_uri": "sqlite:///c.db", "s3_access_key_id": "a"}):
+        with pytest.raises(ValueError, match=r"S3|belong together"):
+            Options(warehouse="s3://lake", **wrong)
 
 
 POSTGRES = """

@@ -17,6 +17,7 @@ SETTINGS = {
     "database.password": "canary-1",
     "value.converter.basic.auth.user.info": "me:canary-2",
     "producer.sasl.jaas.config": "login canary-3",
+    "schema.history.internal.producer.ssl.keystore.key": "-- key --\ncanary-4",
     "database.hostname": "db.example.com",
 }
 

@@ -17,8 +17,9 @@ from tailrace.core.offsets import Offsets
 from tailrace.core.table import Evolution, fit
 from tailrace.log.landed import LandedLog
 from tailrace.runtime.drain import Drain, Pace
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.targets.memory import MemoryTarget
 from tests.contracts.log import ITEMS, NOTES, chain
 

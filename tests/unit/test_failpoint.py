@@ -77,3 +77,8 @@ def test_it_stops_the_process_for_real(action: str, expected: signal.Signals) ->
         stopped = os.WSTOPSIG(status) if os.WIFSTOPPED(status) else os.WTERMSIG(status)
         process.kill()
     assert stopped == expected
+
+
+def test_a_name_that_is_armed_several_times_acts_at_each_of_its_hits() -> None:
+    armed("C01=raise,C01=raise:3")
+    assert hits("C01", 4) == [1, 3]

@@ -16,9 +16,10 @@ from tailrace.control.readiness import Bounds, failing
 from tailrace.core.checkpoint import Scope, Snapshotting, Tailing
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.offsets import Offsets
+from tailrace.core.subjects import Registered, Version
 from tailrace.log.memory import MemoryLog
 from tailrace.runtime.fold import Counts
-from tailrace.runtime.monitor import monitored
+from tailrace.runtime.monitor import monitored, watched
 from tailrace.runtime.report import Reporter, Silent
 from tailrace.runtime.retry import attempt
 from tailrace.runtime.run import Job, run
@@ -206,6 +207,24 @@ def test_a_monitor_goes_on_after_any_error() -> None:
     assert (first.error and first.error.code, second.error and second.error.code) == ("broken", "internal")
     assert "canary" not in str(second.error)
     assert third.source == {"lag_bytes": 1}
+
+
+def test_a_registry_is_watched_through_any_error(told: Told) -> None:
+    answers: list[Registered | Exception] = [ValueError("canary-9"), Registered((Version("t-key", 1, 5),))]
+    seen = threading.Event()
+
+    def look() -> Registered:
+        found = answers.pop(0) if answers else seen.set() or Registered((Version("t-key", 2, 6),))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with watched(look, 0.001, told.health), watched(None, 0.001, told.health):
+        assert seen.wait(30)
+    registry = told.health.view().registry
+    assert registry is not None
+    assert registry.error is None
+    assert registry.subjects["t-key"].version in (1, 2)
 
 
 # -- what is wrong

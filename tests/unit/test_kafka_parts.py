@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.config.load import load_pipeline
 from tailrace.config.model import Secret
-from tailrace.config.platform import KafkaConfig
+from tailrace.config.platform import KafkaConfig, PlatformConfig
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Column, Table
@@ -25,6 +26,7 @@ from tailrace.log._inferred import widened
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog, cut
+from tailrace.runtime.build import open_pipeline
 from tailrace.sources.kafka import Options, Route, refuse_twins, tables_of
 from tests.topics_in_memory import Kept
 
@@ -194,6 +196,45 @@ def test_settings_in_the_words_of_both_clients(tmp_path: Path) -> None:
     assert for_librdkafka(plain) == {"bootstrap.servers": "localhost:9092", "security.protocol": "PLAINTEXT"}
 
 
+def test_a_token_is_asked_for_in_the_words_of_both_clients() -> None:
+    config = KafkaConfig.model_validate(
+        {
+            "security_protocol": "SASL_SSL",
+            "auth_mechanism": "sasl_oauthbearer",
+            "sasl_username": "me",
+            "sasl_password": 'a"b',
+            "sasl_oauth_token_endpoint_url": "https://login.example.com/token",
+            "sasl_oauth_scope": "read",
+        }
+    )
+    ours, java = for_librdkafka(config), for_spark(config)
+    assert ours["sasl.oauthbearer.method"] == "oidc"
+    assert (ours["sasl.oauthbearer.client.id"], ours["sasl.oauthbearer.client.secret"]) == ("me", 'a"b')
+    assert ours["sasl.oauthbearer.scope"] == "read"
+    assert java["kafka.sasl.jaas.config"].endswith(
+        'OAuthBearerLoginModule required clientId="me" clientSecret="a\\"b" scope="read";'
+    )
+    endpoints = ours["sasl.oauthbearer.token.endpoint.url"], java["kafka.sasl.oauthbearer.token.endpoint.url"]
+    assert endpoints == ("https://login.example.com/token",) * 2
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (None, "needs an address to ask for tokens"),
+        ("http://login.example.com/token", "no address of HTTPS"),
+        ("login.example.com", "no address of HTTPS"),
+        ("https://me:secret@login.example.com/token", "names a user"),
+    ],
+)
+def test_a_secret_goes_nowhere_in_clear(address: str | None, said: str) -> None:
+    login = {"auth_mechanism": "sasl_oauthbearer", "sasl_username": "me", "sasl_password": "canary"}
+    for settings in (for_librdkafka, for_spark):
+        with pytest.raises(Misconfigured, match=said) as refused:
+            settings(KafkaConfig.model_validate({**login, "sasl_oauth_token_endpoint_url": address}))
+        assert "canary" not in refused.value.render()
+
+
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="needs a user and a password"):
         for_spark(KafkaConfig.model_validate({"auth_mechanism": "sasl_plain"}))
@@ -281,6 +322,26 @@ def test_a_schema_that_readers_cannot_follow_halts_again_after_a_restart(
             assert found.value.code == "schema-incompatible"
     with pytest.raises(Halt, match="bring no schema"):
         learn("", _written(id="int32"))
+
+
+def test_a_connector_is_for_databases_only(tmp_path: Path) -> None:
+    source = "{source_type: convex, deployment_url: 'http://127.0.0.1:9', deploy_key: '${K}'}"
+    sink = "{sink_id: lake, sink_type: delta, delta: {path: ./lake}}"
+    (tmp_path / "pipeline.yaml").write_text(f"pipeline_id: p\nsource: {source}\nsinks: [{sink}]\n")
+    platform = PlatformConfig.model_validate({"transport_mode": "kafka", "control": {"root": tmp_path / "state"}})
+    with pytest.raises(Misconfigured, match='does not capture source_type "convex"') as refused:
+        open_pipeline(load_pipeline(tmp_path / "pipeline.yaml", {"K": "key"}).config, platform)
+    assert refused.value.code == "not-available"
+
+
+def test_a_log_that_was_told_of_a_schema_gives_no_more_slices() -> None:
+    log = KafkaLog("log", 1, MemoryCluster(), [], [], DebeziumJson(), Kept(), _no_spark, strict=True)
+    assert log.slice(-1, 10) is None
+    log.refuse('subject "t-value", version 2,', 'column "size" is gone')
+    for _ in range(2):
+        with pytest.raises(Halt, match=r'subject "t-value", version 2, changed .* column "size" is gone') as found:
+            log.slice(-1, 10)
+        assert found.value.code == "schema-incompatible"
 
 
 def _no_spark() -> Any:

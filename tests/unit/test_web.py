@@ -15,8 +15,9 @@ from tailrace.control.health import SLICE_SECONDS, Health
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.readiness import Bounds
 from tailrace.core.checkpoint import Scope, Snapshotting, Tailing
-from tailrace.core.errors import Halt, NotReady
+from tailrace.core.errors import Halt, NotReady, Retryable
 from tailrace.core.offsets import Offsets
+from tailrace.core.subjects import Registered, SchemaChange, Version
 from tailrace.runtime.fold import Counts
 from tailrace.web.server import Server
 
@@ -126,6 +127,24 @@ def test_lag_of_topics_is_told_by_partition(server: Server, health: Health) -> N
     assert told(server, "/readyz")[1]["consumer_lag"] == [
         {"sink_id": "lake", "topic": "cdc.a", "partition": 0, "lag": 2, "offset": 3}
     ]
+
+
+def test_the_registry_is_told_of_and_fails_nothing_while_it_is_away(server: Server, health: Health) -> None:
+    assert "schema_registry" not in told(server, "/readyz")[1]
+    health.registered(Registered((Version("t-value", 1, 7),)))
+    gone = SchemaChange("t-value", 1, 2, 8, 'column "size" is gone')
+    health.registered(Registered((Version("t-value", 2, 8),), (gone,)))
+    health.registered(Registered(error=Retryable("registry-unreachable", "it is away")))
+    status, answer = told(server, "/readyz")
+    registry = answer["schema_registry"]
+    assert (status, registry["status"], registry["error"]["code"]) == (200, "unreachable", "registry-unreachable")
+    subject = {"subject": "t-value", "version": 2, "schema_id": 8, "compatible_changes": 0, "incompatible_changes": 1}
+    assert registry["subjects"] == [{**subject, "why": 'column "size" is gone'}]
+    assert sample(server, "schema_changes_total", subject="t-value", compatible="false") == 1
+    health.registered(Registered((Version("t-value", 3, 7),), (SchemaChange("t-value", 1, 3, 7),)))
+    registry = told(server, "/readyz")[1]["schema_registry"]
+    assert (registry["status"], registry["subjects"][0]["why"]) == ("watched", None)
+    assert sample(server, "schema_changes_total", subject="t-value", compatible="true") == 1
 
 
 def test_a_halted_target_is_named_with_code_and_hint(server: Server, health: Health) -> None:

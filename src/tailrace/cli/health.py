@@ -37,6 +37,8 @@ def _components(answer: Answer) -> Iterator[dict[str, object]]:
     pipeline = answer["pipeline_id"]
     yield {"pipeline": pipeline, "component": "pipeline", "status": answer["status"]}
     yield {"pipeline": pipeline, "component": "source", **_state(answer["source"])}
+    if registry := answer.get("schema_registry"):
+        yield {"pipeline": pipeline, "component": "schema registry", **_state(registry)}
     for sink in answer["sinks"]:
         lag = sum(row["lag"] for row in answer["consumer_lag"] if row["sink_id"] == sink["sink_id"])
         line = {"pipeline": pipeline, "component": f"target {sink['sink_id']}", **_state(sink)}

@@ -94,7 +94,8 @@ class CdcConfig(Model):
     key_field: FieldPath | None = None
     """Where a custom message has the row's key; its last name is the key's column."""
     ts_field: FieldPath | None = None
-    """Where a custom message has its position: a time, or a number that grows. Without it, the log's order counts."""
+    """Where a custom message has its position: a time, or a number that grows, always in the same unit. Without it, the
+    log's order counts."""
     op_map: dict[str, Literal["c", "u", "d", "r", "t"]] | None = None
     """A custom message's words for `c`, `u`, `d`, `r` and `t`."""
     keys: tuple[str, ...] | None = None

@@ -14,7 +14,6 @@ from tailrace.config.model import Model, NotYet, Secret
 from tailrace.config.pipeline import RetryConfig
 
 _UNREAD = NotYet("has no effect", "What is read ahead is bounded by slice.max_rows.", refuse=False)
-_UNWATCHED = NotYet("has no effect", "The schema registry is asked when a message needs it.", refuse=False)
 
 
 class KafkaConfig(Model):
@@ -46,15 +45,17 @@ class KafkaConfig(Model):
     """Replicas of a topic that is created."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How brokers are spoken to."""
-    auth_mechanism: Annotated[
-        Literal["none", "sasl_plain", "sasl_scram_256", "sasl_scram_512", "sasl_oauthbearer"],
-        NotYet("is not in this release", "Use a password or a client certificate.", values=("sasl_oauthbearer",)),
-    ] = "none"
+    auth_mechanism: Literal["none", "sasl_plain", "sasl_scram_256", "sasl_scram_512", "sasl_oauthbearer"] = "none"
     """How the client proves who it is."""
     sasl_username: str | None = None
-    """The user."""
+    """The user; with `sasl_oauthbearer`, the client's id."""
     sasl_password: Secret | None = None
-    """The user's password."""
+    """The user's password; with `sasl_oauthbearer`, the client's secret."""
+    sasl_oauth_token_endpoint_url: str | None = None
+    """With `sasl_oauthbearer`: where a token is asked for, with the client's id and secret; HTTPS, or HTTP on loopback.
+    """
+    sasl_oauth_scope: str | None = None
+    """With `sasl_oauthbearer`: the scope that is asked for."""
     ssl_ca_location: Path | None = None
     """The certificates of the authorities that are trusted."""
     ssl_certificate_location: Path | None = None
@@ -172,13 +173,14 @@ class PlatformConfig(Model):
     """Bounds that keep a bad source from taking the pipeline down."""
     max_buffered_messages: Annotated[int, Field(ge=1), _UNREAD] = 1000
     """How many messages are read ahead of a slow target, per partition."""
-    schema_monitor_interval_seconds: Annotated[float, Field(gt=0), _UNWATCHED] = 30.0
-    """How often the schema registry is asked for new versions."""
+    schema_monitor_interval_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """How often a run that reads Avro asks the schema registry for new versions of its topics' subjects."""
     lag_monitor_interval_seconds: Annotated[float, Field(gt=0)] = 15.0
     """How often a run measures its lag, logs it, and gives it to the health server."""
     stop_on_incompatible_schema: bool = False
     """For topics: halt at the first message whose schema lacks a column that the one before had, narrows a type or has
-    another key, and at messages without a schema. Decided by each message's own schema, in JSON and Avro."""
+    another key, and at messages without a schema. Decided by each message's own schema, in JSON and Avro; of Avro also
+    as soon as the schema registry has such a version."""
     health_enabled: bool = True
     """Whether `cdc run` serves probes, metrics and the live page over HTTP."""
     health_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"

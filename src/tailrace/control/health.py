@@ -18,6 +18,7 @@ from tailrace.control.lag import Lag
 from tailrace.core import offsets
 from tailrace.core.checkpoint import Checkpoint, Snapshotting
 from tailrace.core.errors import TailraceError
+from tailrace.core.subjects import Registered
 
 SLICE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the histogram's buckets."""
@@ -97,6 +98,27 @@ class TargetState:
 
 
 @dataclass(slots=True)
+class SubjectState:
+    """One subject of the schema registry, and how often its version changed in this run."""
+
+    version: int
+    schema_id: int
+    compatible_changes: int = 0
+    incompatible_changes: int = 0
+    why: str | None = None
+    """What readers miss in the latest version that they cannot follow."""
+
+
+@dataclass(slots=True)
+class RegistryState:
+    """The schema registry as it was last seen."""
+
+    looked_at: float | None = None
+    subjects: dict[str, SubjectState] = field(default_factory=dict)
+    error: Problem | None = None
+
+
+@dataclass(slots=True)
 class View:
     """Everything that is known, at one moment."""
 
@@ -119,6 +141,8 @@ class View:
     lag: list[dict[str, object]] = field(default_factory=list)
     measured_at: float | None = None
     unmeasured: Problem | None = None
+    registry: RegistryState | None = None
+    """Nothing, where there is no registry."""
     last_error: Problem | None = None
     now: float = 0.0
 
@@ -232,6 +256,23 @@ class Health:
                     if state.table(name).mark is None:
                         state.table(name).mark = mark
                 self._sample(found.head)
+
+    def registered(self, found: Registered) -> None:
+        """Take the versions, and count what changed."""
+        with self._lock:
+            now = self._clock()
+            registry = self._view.registry = self._view.registry or RegistryState()
+            registry.error = None if found.error is None else Problem.of(found.error, now)
+            registry.looked_at = now if found.error is None else registry.looked_at
+            for latest in found.versions:
+                state = registry.subjects.setdefault(latest.subject, SubjectState(latest.number, latest.schema_id))
+                if (state.version, state.schema_id) != (latest.number, latest.schema_id):
+                    state.version, state.schema_id, state.why = latest.number, latest.schema_id, None
+            for change in found.changes:
+                state = registry.subjects[change.subject]
+                state.why = change.why
+                state.compatible_changes += change.compatible
+                state.incompatible_changes += not change.compatible
 
     def retrying(self, target: str | None, error: TailraceError | None) -> None:
         """The target, or with `None` the pump, waits to try again; without an `error` it goes on."""

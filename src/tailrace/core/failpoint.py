@@ -6,7 +6,7 @@ armed failpoint. The names are those of the crash catalogue in docs/explanation/
     TAILRACE_TEST_MODE=1 TAILRACE_FAILPOINTS="C09=kill:3,C22=raise" cdc run ...
 
 An action is `kill` (SIGKILL to ourselves), `pause` (SIGSTOP) or `raise` (a Retryable error); the number
-says at which hit it happens, 1 if there is none, and each happens once.
+says at which hit it happens, 1 if there is none, and each happens once. A name may be armed several times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from tailrace.core.errors import Misconfigured, Retryable
 
 _lock = threading.Lock()
-_armed: dict[str, tuple[str, int]] = {}
+_armed: dict[str, list[tuple[str, int]]] = {}
 
 
 def arm(environ: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ def arm(environ: Mapping[str, str]) -> None:
             raise Misconfigured(
                 "failpoints-armed", f'failpoint "{part}" has no known action', "Use kill, pause or raise."
             )
-        _armed[name] = (action, int(hit or 1))
+        _armed.setdefault(name, []).append((action, int(hit or 1)))
 
 
 def failpoint(name: str) -> None:
@@ -48,16 +48,13 @@ def failpoint(name: str) -> None:
     if not _armed:
         return
     with _lock:
-        action, left = _armed.get(name, ("", 0))
-        if not action:
-            return
-        if left > 1:
-            _armed[name] = (action, left - 1)
-            return
-        del _armed[name]
+        due = [(action, hits - 1) for action, hits in _armed.pop(name, [])]
+        if later := [(action, hits) for action, hits in due if hits > 0]:
+            _armed[name] = later
+        action = next((action for action, hits in due if hits == 0), "")
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "pause":
         os.kill(os.getpid(), signal.SIGSTOP)
-    else:
+    elif action:
         raise Retryable("failpoint", f'failpoint "{name}" raised')

@@ -2,8 +2,10 @@
 
 A path names fields from the outside in: `payload.new_state`. The position is the value of `ts_field`, a time
 or any number that grows, with the offset after it, since two changes may share a time; without `ts_field` it
-is the offset. So a message that is sent again counts as newer than what it repeats: the row that it leaves
-is the same once all of it was sent again. Each topic holds one table, called like the topic.
+is the offset. Numbers are ordered as they are, whatever their unit, and a time in text is its milliseconds:
+a guess at the unit of each value would put a number that grows past a bound below what it was before. A
+message that is sent again counts as newer than what it repeats: the row that it leaves is the same once all
+of it was sent again. Each topic holds one table, called like the topic.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ from tailrace.envelopes._values import instant
 from tailrace.envelopes.message import PLACEHOLDER, Sample, at, fixed
 
 _SECONDS_BELOW = 100_000_000_000
-"""A time below this is in seconds: in milliseconds it would lie before 1974."""
+"""A time below this is shown as one in seconds: in milliseconds it would lie before 1974."""
+
+
+_NUMBER = "decimal(28,9)"
+"""As many digits before the point as 64 bits may hold, and nanoseconds after it."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,16 @@ class Custom:
     def _position(self, epoch: int) -> tuple[Expression, Expression]:
         offset = fixed(F.col("offset"))
         if not self.ts_field:
-            return F.lit(None).cast("bigint"), at(epoch, Phase.CHANGE, F.concat(F.lit("0" * 16), offset))
+            return F.lit(None).cast("bigint"), at(epoch, Phase.CHANGE, F.concat(F.lit("0" * 24), offset))
         said = _at("text", self.ts_field)
-        number = F.coalesce(said.try_cast("decimal(38,9)"), F.unix_millis(said.try_cast("timestamp")))
-        # A whole second and its fraction are one number, as many programs have the time.
-        scaled = F.when(number.between(-_SECONDS_BELOW, _SECONDS_BELOW), number * 1000).otherwise(number)
-        millis = F.floor(scaled).try_cast("bigint")
+        micros = F.unix_micros(said.try_cast("timestamp")).cast("decimal(20,0)")
+        number = F.coalesce(said.try_cast(_NUMBER), (micros / 1000).cast(_NUMBER))
+        whole = F.floor(number)
+        rest = (number - whole).cast("decimal(10,9)") * F.lit(1_000_000_000).cast("decimal(10,0)")
         # The sign bit is flipped, so that text sorts like the number.
-        return millis, at(epoch, Phase.CHANGE, F.concat(fixed(millis.bitwiseXOR(F.lit(-(1 << 63)))), offset))
+        place = F.concat(fixed(whole.try_cast("bigint").bitwiseXOR(F.lit(-(1 << 63)))), fixed(rest, 8), offset)
+        scaled = F.when(number.between(-_SECONDS_BELOW, _SECONDS_BELOW), number * 1000).otherwise(number)
+        return F.floor(scaled).try_cast("bigint"), at(epoch, Phase.CHANGE, place)
 
 
 def _at(column: str, path: str) -> Expression:

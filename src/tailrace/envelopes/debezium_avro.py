@@ -115,9 +115,7 @@ class DebeziumAvro:
         return self._table(name, number, self._schema(number), keys)
 
     def _table(self, name: str, number: int, schema: _Schema, keys: Sequence[str]) -> Table:
-        fields = [_connect(field) for field in _image(schema)["fields"]]
-        described = connect.table_of(name, fields, keys)
-        table = Table(name, tuple(_in_avro(column) for column in described.columns), described.keys)
+        table = row_table(name, schema, keys)
         self.remember(table, str(number))
         return table
 
@@ -177,6 +175,21 @@ class DebeziumAvro:
         }
         form = forms.get(column.type) if not column.encoding else None
         return None if form is None else F.coalesce(raw == form, F.lit(False))
+
+
+def row_table(name: str, schema: _Schema, keys: Sequence[str] = ()) -> Table:
+    """Return the table whose rows messages of `schema` carry; an error of any kind if they carry none."""
+    return _described(name, _image(schema)["fields"], keys)
+
+
+def key_table(name: str, schema: _Schema) -> Table:
+    """Return the table that has the fields of a message's key, and no others."""
+    return _described(name, schema["fields"], [field["name"] for field in schema["fields"]])
+
+
+def _described(name: str, fields: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Table:
+    described = connect.table_of(name, [_connect(field) for field in fields], keys)
+    return Table(name, tuple(_in_avro(column) for column in described.columns), described.keys)
 
 
 _PEEKED = f"struct<op: string, source: struct<{', '.join(f'{name}: {kind}' for name, kind in _SOURCE.items())}>>"

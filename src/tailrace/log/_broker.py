@@ -31,6 +31,13 @@ _REFUSED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError._SSL,
 }
+_NOT_GIVEN = "Failed to acquire SASL OAUTHBEARER token"
+_DENIED = re.compile(
+    "invalid_(client|grant|request|scope)|unauthorized_client|unsupported_grant_type|access_denied", re.IGNORECASE
+)
+"""Why a token endpoint gives no token, and will not give one later (RFC 6749, 5.2)."""
+_SECRETS = ("sasl.password", "sasl.oauthbearer.client.secret")
+_LONGEST = 400
 _SECONDS = 10.0
 """How long one answer may take."""
 
@@ -123,11 +130,13 @@ class Broker:
                 finally:
                     member.close()
 
-    def create(self, names: Sequence[str], partitions: int, replicas: int) -> None:
+    def create(
+        self, names: Sequence[str], partitions: int, replicas: int, settings: Mapping[str, str] | None = None
+    ) -> None:
         """Make topics; one that is there already stays as it is."""
         if names:
             with self._asking("new topics"):
-                asked = [NewTopic(name, partitions, replicas) for name in names]
+                asked = [NewTopic(name, partitions, replicas, config=dict(settings or {})) for name in names]
                 for answer in self._admin.create_topics(asked, request_timeout=_SECONDS).values():
                     self._settle(answer, KafkaError.TOPIC_ALREADY_EXISTS)
 
@@ -186,21 +195,39 @@ class Broker:
         if error.code() in _REFUSED:
             self._refusal = error
 
+    def _listen(self) -> KafkaError | None:
+        """Return what was told aside since the last time: a login that is refused is told to whoever polls."""
+        self._admin.poll(0)
+        heard, self._refusal = self._refusal, None
+        return heard
+
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
         try:
             yield
+            # Whatever was refused before is no longer.
+            self._listen()
         except KafkaException as error:
-            # A login that is refused is told aside, to whoever polls; the question itself is never answered.
-            self._admin.poll(0)
-            said = self._refusal or error.args[0]
-            self._refusal = None
-            text = f"{what} could not be asked of Kafka at {self.address}: {said.str()}"
-            if said.code() in _REFUSED:
+            # The question itself is never answered then.
+            said = self._listen() or error.args[0]
+            text = f"{what} could not be asked of Kafka at {self.address}: {self._shown(said.str())}"
+            if _refuses(said):
                 hint = "Check the security settings under kafka in the platform file, and the rights of the user."
                 raise NotReady("kafka-refused", text, hint) from error
             hint = "Check kafka.bootstrap_servers, and that the brokers are up."
             raise Retryable("kafka-unreachable", text, hint) from error
+
+    def _shown(self, text: str) -> str:
+        """Return what a server said, without what nobody is to see."""
+        for name in _SECRETS:
+            if secret := self._settings.get(name):
+                text = text.replace(secret, "***")
+        return " ".join(text.split())[:_LONGEST]
+
+
+def _refuses(said: KafkaError) -> bool:
+    """Say whether asking again is of no use; an endpoint that gives no token may only be down."""
+    return said.code() in _REFUSED and (_NOT_GIVEN not in said.str() or bool(_DENIED.search(said.str())))
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -1,21 +1,24 @@
 """Writers' schemas by id, from a registry that speaks Confluent's API; each is asked for once and kept on disk.
 
 An id means one schema for ever, so what is kept needs no second look. A registry that cannot be asked, or does
-not know an id, is no reason to drop a message: it is tried again, and nothing is passed over.
+not know an id, is no reason to drop a message: it is tried again, and nothing is passed over. Which version of a
+subject is the latest is asked each time.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from tailrace.core.errors import Misconfigured, NotReady, Retryable
+from tailrace.core.subjects import Version
 
 _SECONDS = 10.0
 _REFUSED = (401, 403)
@@ -59,29 +62,50 @@ class Registry:
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.json"
 
+    def latest(self, subject: str) -> Version | None:
+        """Return the latest version of `subject`; `None` if the registry knows no such subject."""
+        what = f'subject "{subject}"'
+        said = self._get(f"subjects/{quote(subject, safe='')}/versions/latest", what, missing=True)
+        try:
+            return None if said is None else Version(subject, int(said["version"]), int(said["id"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._silent(f"{what} could not be read: {error!r}") from error
+
     def _ask(self, number: int) -> Mapping[str, Any]:
-        request = urllib.request.Request(f"{self.address}/schemas/ids/{number}")  # noqa: S310  checked above
+        what = f"schema {number}"
+        said = self._get(f"schemas/ids/{number}", what)
+        try:
+            schema: Mapping[str, Any] = json.loads(said["schema"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._silent(f"{what} could not be read: {error}") from error
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # A drain and the monitor may ask for the same one at the same time.
+        temporary = self._path(number).with_suffix(f".{threading.get_ident()}.tmp")
+        temporary.write_text(json.dumps(schema))
+        temporary.replace(self._path(number))
+        return schema
+
+    def _get(self, path: str, what: str, *, missing: bool = False) -> Any:
+        """Return the answer; `None` for what there is not, if it may be `missing`."""
+        request = urllib.request.Request(f"{self.address}/{path}")  # noqa: S310  checked above
         if self._login:
             request.add_header("Authorization", "Basic " + base64.b64encode(self._login.encode()).decode())
         try:
             with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-                schema: Mapping[str, Any] = json.loads(json.loads(answer.read())["schema"])
+                return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
+                if missing and error.code == 404:
+                    return None
                 if error.code in _REFUSED:
                     raise NotReady(
                         "registry-refused",
                         f"the schema registry at {self.address} refused to answer: status {error.code}",
                         "Put user and password into kafka.schema_registry_url: https://user:password@host.",
                     ) from error
-                raise self._silent(f"schema {number} gave status {error.code}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._silent(f"schema {number} could not be read: {error}") from error
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._path(number).with_suffix(".tmp")
-        temporary.write_text(json.dumps(schema))
-        temporary.replace(self._path(number))
-        return schema
+                raise self._silent(f"{what} gave status {error.code}") from error
+        except (OSError, ValueError) as error:
+            raise self._silent(f"{what} could not be read: {error}") from error
 
     def _silent(self, why: str) -> Retryable:
         return Retryable(

@@ -87,6 +87,7 @@ class KafkaLog:
         self._tables_by_fingerprint: dict[str, Table] = {}
         self._session: SparkSession | None = None
         self._lock = threading.RLock()
+        self._refusal: tuple[str, str] | None = None
 
     # -- where it goes from and to
 
@@ -107,6 +108,8 @@ class KafkaLog:
 
     def slice(self, after: int, max_rows: int, upto: int | None = None) -> KafkaSlice | None:
         """Return the next messages after `after`, at most `max_rows`, in every partition its share."""
+        if self._refusal:
+            raise _incompatible(*self._refusal)
         partitions = self._partitions()
         ends = self._broker.ends(partitions)
         first = self._first(after, self._broker.starts(partitions), ends)
@@ -135,6 +138,10 @@ class KafkaLog:
         """Show the group's place to tools that ask for it; nothing here depends on it."""
         named = {_partition(name): last + 1 for name, last in offsets.by_partition(place).items()}
         self._broker.commit(group, {place: offset for place, offset in named.items() if place[0] in self._topics})
+
+    def refuse(self, what: str, why: str) -> None:
+        """Have every slice from now on halt, because the schema of `what` cannot be followed; from any thread."""
+        self._refusal = what, why
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
@@ -328,7 +335,7 @@ class KafkaLog:
                 self._refuse_incompatible(table, described)
             return self._keep(f"{table} {schema}", described)
         if self._strict:
-            raise _incompatible(table, "its messages bring no schema that could be compared")
+            raise _incompatible(f'table "{table}"', "its messages bring no schema that could be compared")
         mine = F.col("fate").isNull() & (F.col("table") == table) & (F.col("schema") == "") & F.col("row").isNotNull()
         with self._lock:
             have = self._tables_by_fingerprint.get(self._known["inferred"].get(table, ""))
@@ -344,7 +351,7 @@ class KafkaLog:
         before = [name for name in self._known["met"] if name.startswith(f"{table} ")]
         why = incompatible(self._tables_by_fingerprint[before[-1]], described) if before else None
         if why is not None:
-            raise _incompatible(table, why)
+            raise _incompatible(f'table "{table}"', why)
 
     def _keep(self, fingerprint: str, table: Table) -> str:
         with self._lock:
@@ -384,10 +391,10 @@ def _without_schema(kept: DataFrame, unreadable: Sequence[tuple[str, str]]) -> D
     return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, NO_SCHEMA)))
 
 
-def _incompatible(table: str, why: str) -> Halt:
+def _incompatible(what: str, why: str) -> Halt:
     return Halt(
         "schema-incompatible",
-        f'the schema of table "{table}" changed in a way that stop_on_incompatible_schema does not let pass: {why}',
+        f"the schema of {what} changed in a way that stop_on_incompatible_schema does not let pass: {why}",
         "Nothing written with it was applied. Put the change back, or set the key to false to go on: a column that is "
         "gone then keeps its values in the targets.",
     )

@@ -36,7 +36,7 @@ from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
 from tailrace.runtime.inlet import Capturing, Opened, Renewing, open_inlet
 from tailrace.runtime.lakehouse import Lakehouse
-from tailrace.runtime.monitor import monitored
+from tailrace.runtime.monitor import monitored, watched
 from tailrace.runtime.pump import Source
 from tailrace.runtime.pumped import Pumped
 from tailrace.runtime.replay import Replay, StillBad
@@ -143,7 +143,7 @@ class Pipeline:
             if resync.tables:
                 self._renew(opened, resync.tables, life)
             drains = [self._drain(sink, life, opened, report) for sink in sinks]
-            result = self._run_job(self._job(opened, drains, report), once=once, max_slices=max_slices)
+            result = self._run_job(self._job(opened, drains, report), opened, once=once, max_slices=max_slices)
             if result.first_error() is None and any(target.slices for target in result.targets):
                 self._clean_up(life, [work for work, _ in drains])
             return result
@@ -177,10 +177,13 @@ class Pipeline:
             self._spark,
         )
 
-    def _run_job(self, job: Job, *, once: bool, max_slices: int | None) -> RunReport:
+    def _run_job(self, job: Job, opened: Opened, *, once: bool, max_slices: int | None) -> RunReport:
         job.report.begun([work.target for work, _ in job.drains])
         measure = functools.partial(self.measure, job.head)
-        with monitored(measure, self._platform.lag_monitor_interval_seconds, job.report):
+        with (
+            monitored(measure, self._platform.lag_monitor_interval_seconds, job.report),
+            watched(opened.watch, self._platform.schema_monitor_interval_seconds, job.report),
+        ):
             return run(job, self._stop, once=once, max_slices=max_slices)
 
     def _clean_up(self, life: Life, drains: Sequence[Drain]) -> None:
@@ -473,7 +476,7 @@ class Pipeline:
         from tailrace.spark import session
 
         spark = self._platform.spark
-        return session(jars=spark.jars, **{"spark.master": spark.master, **spark.conf})
+        return session(jars=spark.jars, also=self._drains.jars(), **{"spark.master": spark.master, **spark.conf})
 
     def _spark(self) -> SparkSession:
         with _starting:

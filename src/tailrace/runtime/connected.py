@@ -2,6 +2,8 @@
 
     note what will be made  ->  topics  ->  publication  ->  connector, until it runs
 
+A connector that reads a binlog keeps its schema history in a topic, which is made and removed with the others.
+
 What a deployment makes is noted before it is made, so that one that was killed can be repeated or undone. If a step
 fails, what the steps before it made is removed again.
 """
@@ -24,6 +26,7 @@ from tailrace.config.platform import PlatformConfig
 from tailrace.control import state
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Halt, Misconfigured, NotReady, TailraceError
+from tailrace.log._settings import for_java
 from tailrace.runtime.inlet import Tables
 from tailrace.runtime.topics import Topics
 from tailrace.sources import kafka
@@ -32,6 +35,9 @@ from tailrace.sources._connect import Connector
 
 class Captured(Protocol):
     """What must be done in a database for a connector, and what can be asked of it."""
+
+    remembers: bool
+    """Whether the connector keeps a schema history."""
 
     def check(self) -> None:
         """Halt with what is missing in the environment; leave nothing behind."""
@@ -80,7 +86,9 @@ class Connected(Topics):
         self._database: Captured = database
         password = getattr(pipeline.source.options, "password", None)
         secret = password.get_secret_value() if password else ""
-        self._connector = Connector(platform.connector, f"{pipeline.topic_prefix}-{pipeline.pipeline_id}", secret)
+        name = f"{pipeline.topic_prefix}-{pipeline.pipeline_id}"
+        self._connector = Connector(platform.connector, name, secret)
+        self._history = f"{_legal(name)}-schema-history" if database.remembers else None
         super().__init__(self._as_topics(pipeline), platform, folder, spark)
 
     def _as_topics(self, pipeline: PipelineConfig) -> PipelineConfig:
@@ -123,16 +131,16 @@ class Connected(Topics):
         tables = sorted(self._database.tables())
         fresh = not self._noted("tables")
         self._refuse_others(tables, fresh=fresh)
-        topics = self._named(tables)
+        topics = [*self._named(tables), *([self._history] if self._history else [])]
         missing = sorted(set(topics) - set(self._broker.topics(topics)))
+        self._refuse_lost(missing)
         self._refuse_filled(sorted(set(topics) - set(missing) - set(self._noted("topics"))))
         with ExitStack() as undo:
             if fresh:
                 undo.callback(self._noted_at.unlink, missing_ok=True)
             state.save(self._noted_at, {"tables": tables, "topics": sorted({*self._noted("topics"), *missing})})
             undo.callback(_quietly, functools.partial(self._broker.delete, missing))
-            layout = self._platform.kafka.topic_num_partitions, self._platform.kafka.topic_replication_factor
-            self._broker.create(missing, *layout)
+            self._create(missing)
             made = self._database.prepare(fresh=fresh)
             if fresh:
                 undo.callback(_quietly, functools.partial(self._database.undeploy, publication=bool(made)))
@@ -154,6 +162,16 @@ class Connected(Topics):
         return self._connector
 
     # -- parts
+
+    def _create(self, topics: Sequence[str]) -> None:
+        partitions, replicas = (
+            self._platform.kafka.topic_num_partitions,
+            self._platform.kafka.topic_replication_factor,
+        )
+        self._broker.create([topic for topic in topics if topic != self._history], partitions, replicas)
+        # All of it is read at every start, and in its order.
+        kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        self._broker.create([topic for topic in topics if topic == self._history], 1, replicas, kept)
 
     def _register(self, tables: Sequence[str], undo: ExitStack) -> list[str]:
         wanted, have = self._settings(tables), self._connector.settings()
@@ -179,9 +197,16 @@ class Connected(Topics):
             **self._database.connector_settings(tables, avro=avro),
             "topic.prefix": self._prefix,
             **made,
+            **(self._history_settings(self._history) if self._history else {}),
             **{f"{part}.converter{name}": value for part in ("key", "value") for name, value in converters.items()},
         }
         return {**settings, **self._connector_config.settings}
+
+    def _history_settings(self, topic: str) -> dict[str, str]:
+        named, client = "schema.history.internal", for_java(self._platform.kafka)
+        address = client.pop("bootstrap.servers")
+        both = {f"{named}.{role}.{name}": value for role in ("producer", "consumer") for name, value in client.items()}
+        return {f"{named}.kafka.bootstrap.servers": address, f"{named}.kafka.topic": topic, **both}
 
     def _refuse_others(self, tables: Sequence[str], *, fresh: bool) -> None:
         if fresh and self._connector.settings() is not None:
@@ -199,6 +224,15 @@ class Connected(Topics):
                 "tables-changed",
                 f"the tables of this pipeline changed since it was deployed: added {added}, removed {gone}",
                 "Rows that an added table has already would be missing. Run cdc undeploy and then cdc deploy.",
+            )
+
+    def _refuse_lost(self, missing: Sequence[str]) -> None:
+        """Halt if the connector is there and what it must remember is not: an empty topic would not bring it back."""
+        if self._history in missing and self._connector.settings() is not None:
+            raise Halt(
+                "schema-history-lost",
+                f'the topic "{self._history}", in which the connector keeps what its tables looked like, is gone',
+                "Run cdc undeploy and then cdc deploy, which takes a new snapshot, with targets that have no rows yet.",
             )
 
     def _refuse_filled(self, strangers: Sequence[str]) -> None:
@@ -222,8 +256,7 @@ class Connected(Topics):
         return sorted(named.values())
 
     def _topic(self, table: str) -> str:
-        # As the connector does it: what the name of a topic must not have becomes an underscore.
-        return re.sub(r"[^A-Za-z0-9._-]", "_", f"{self._prefix}.{table}")
+        return _legal(f"{self._prefix}.{table}")
 
     def _noted(self, what: str) -> list[str]:
         found = (state.load(self._noted_at) or {}).get(what, [])
@@ -235,6 +268,11 @@ _JSON = {
     ".schemas.enable": "true",
     ".replace.null.with.default": "false",
 }
+
+
+def _legal(topic: str) -> str:
+    """Return the name of a topic as the connector spells it: what it must not have becomes an underscore."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", topic)
 
 
 def _avro(address: str) -> dict[str, str]:

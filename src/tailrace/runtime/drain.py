@@ -21,8 +21,9 @@ from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Table
 from tailrace.log.slice import Slice
-from tailrace.runtime.fold import Again, Choice, Counts, Fold
+from tailrace.runtime.fold import Again, Counts, Fold
 from tailrace.runtime.report import Reporter
+from tailrace.runtime.rules import Choice
 
 
 class ChangeLog(Protocol):

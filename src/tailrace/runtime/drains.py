@@ -24,11 +24,12 @@ from tailrace.control.rejects import Aside
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.table import file_name, target_names
 from tailrace.runtime.drain import Drain, Pace
-from tailrace.runtime.fold import Choice, Fold, Rules
+from tailrace.runtime.fold import Fold
 from tailrace.runtime.inlet import ReadLog, Tables
 from tailrace.runtime.landing import LandingFold
 from tailrace.runtime.maintenance import Maintenance
 from tailrace.runtime.report import Reporter
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.runtime.staging import StagingFold
 
 
@@ -143,6 +144,11 @@ class Drains:
                 **kept,
             ),
         )
+
+    def jars(self) -> tuple[str, ...]:
+        """Return the packages whose locked jars the enabled targets need beyond those of every session."""
+        asked = ((getattr(_module(sink), "jars", None), sink) for sink in self._pipeline.enabled_sinks)
+        return tuple(sorted({name for jars, sink in asked if jars for name in jars(sink.options)}))
 
     def drain(
         self,

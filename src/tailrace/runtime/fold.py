@@ -5,7 +5,6 @@ Every step but the last reads; a crash before the commit leaves nothing, and aft
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -28,11 +27,12 @@ from tailrace.core import offsets
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.core.offsets import Offsets
-from tailrace.core.table import END, Column, Evolution, Fit, Table, fit
+from tailrace.core.table import END, Column, Fit, Table, fit
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.shape import Envelope
 from tailrace.log.slice import Slice
 from tailrace.runtime.report import Reporter
+from tailrace.runtime.rules import Choice, Rules
 from tailrace.spark.effort import suit
 
 
@@ -60,57 +60,6 @@ class Schemas(Protocol):
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What the pipeline says of one table in one target."""
-
-    table: str
-    primary_key: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    track_history: tuple[str, ...] = ()
-
-    def of(self, table: Table, rules: Rules) -> Table:
-        """Return what is wanted of the source's `table`; halt if it cannot be kept by key."""
-        append = rules.mode == "append"
-        keys = () if append and not rules.keyed else self.primary_key or table.keys
-        missing = [name for name in (*keys, *self.columns, *self.track_history) if name not in table.names()]
-        if missing:
-            raise Halt(
-                "unknown-column",
-                f'table "{table.name}" has no column "{missing[0]}"',
-                "Mend primary_key, columns and track_history of this table in the pipeline file.",
-            )
-        if not keys and not append:
-            raise Halt(
-                "no-key",
-                f'table "{table.name}" has no primary key, so its rows cannot be told apart',
-                "Give it a primary key, name one with primary_key under tables, or use mode: append.",
-            )
-        chosen = {*keys, *self.columns} if self.columns else set(table.names())
-        columns = [c for c in table.columns if c.name in chosen]
-        if rules.soft:
-            columns.append(_flag(rules.soft, table))
-        return Table(table.name, tuple(columns), tuple(keys))
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How changes go into one target: what its configuration says."""
-
-    mode: str
-    evolution: Evolution
-    max_event_bytes: int
-    soft: str = ""
-    """The column that marks deleted rows, which then stay; empty if they go."""
-    keyed: bool = False
-    """In mode append too, an event says the key of its row."""
-
-    def notes(self, tracked: Sequence[str]) -> dict[str, str]:
-        """Return what a table is made with and must keep: another kind of history cannot be told from it."""
-        notes = {"scd": self.mode, "soft": self.soft}
-        return {**notes, "tracked": json.dumps(sorted(tracked) or "all")} if self.mode == "scd2" else notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,17 +320,6 @@ _SETTINGS = {
     "soft": ("soft-delete-changed", "soft_delete_column"),
     "tracked": ("tracking-changed", "track_history"),
 }
-
-
-def _flag(name: str, table: Table) -> Column:
-    """Return the column that marks deleted rows."""
-    if name.lower() in (other.lower() for other in table.names()):
-        raise Halt(
-            "soft-delete-taken",
-            f'table "{table.name}" has a column "{name}" of its own, which is to mark deleted rows in the target',
-            "Name another one with soft_delete_column for this target.",
-        )
-    return Column(name, "timestamp")
 
 
 def mark_upto(before: Mark, upto: int, high: str, floor: str) -> Mark:

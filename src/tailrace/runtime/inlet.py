@@ -23,6 +23,7 @@ from tailrace.control.lag import TargetLag
 from tailrace.control.rejects import Aside, Kept
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Misconfigured, NotReady
+from tailrace.core.subjects import Registered
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import ChangeLog
 from tailrace.runtime.fold import Schemas
@@ -53,6 +54,8 @@ class Opened:
     pumped: tuple[Source, Log] | None = None
     """What is read, and the log that it is written to; nothing, where somebody else fills the log."""
     each: Callable[[str, Callable[[str], None]], ReadLog] | None = None
+    watch: Callable[[], Registered] | None = None
+    """Looks whether a schema registry has new versions; nothing, where there is no registry."""
 
     def read_by(self, target: str, warn: Callable[[str], None]) -> ReadLog:
         """Return the log as `target` reads it."""

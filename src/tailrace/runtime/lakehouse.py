@@ -32,8 +32,6 @@ from tailrace.runtime.inlet import Inlet
 from tailrace.runtime.maintenance import Settings, compact, expire
 from tailrace.targets._merge import quote
 
-"""More versions than a table has."""
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

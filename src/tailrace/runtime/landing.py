@@ -24,7 +24,8 @@ from tailrace.core.table import Evolution, Fit, Table, fit
 from tailrace.envelopes import convex as envelope
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.slice import Slice
-from tailrace.runtime.fold import Again, Choice, Counts, Fold, included, next_mark
+from tailrace.runtime.fold import Again, Counts, Fold, included, next_mark
+from tailrace.runtime.rules import Choice
 from tailrace.spark.effort import suit
 from tailrace.targets.bronze.columns import LIFE, NOTES, SEQUENCE_TYPE
 

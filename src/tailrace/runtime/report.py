@@ -22,6 +22,7 @@ from tailrace.control.lag import Lag
 from tailrace.core.checkpoint import Checkpoint, Snapshotting, to_json
 from tailrace.core.errors import TailraceError
 from tailrace.core.offsets import to_json as to_shown
+from tailrace.core.subjects import Registered
 
 
 class PageReporter(Protocol):
@@ -53,6 +54,10 @@ class Reporter(PageReporter, Protocol):
 
     def measured(self, lag: Lag) -> None:
         """Everything is so far behind; told every now and then."""
+        ...
+
+    def registered(self, found: Registered) -> None:
+        """The schema registry has these versions; told every now and then."""
         ...
 
     def warning(self, text: str) -> None:
@@ -95,6 +100,9 @@ class Silent:
         """Say nothing."""
 
     def measured(self, lag: Lag) -> None:
+        """Say nothing."""
+
+    def registered(self, found: Registered) -> None:
         """Say nothing."""
 
     def warning(self, text: str) -> None:
@@ -162,6 +170,22 @@ class JsonLines(Silent):
         fields = {"total_lag": total, "partitions": lag.to_json(), "source": dict(lag.source)}
         self._write("info", "consumer.lag", fields)
 
+    def registered(self, found: Registered) -> None:
+        """Write `schema.version_changed`, what readers cannot follow, and that the registry did not answer."""
+        for change in found.changes:
+            fields: dict[str, object] = {
+                "subject": change.subject,
+                "previous_version": change.previous_version,
+                "new_version": change.new_version,
+                "schema_id": change.schema_id,
+                "compatible": change.compatible,
+            }
+            self._write("info" if change.compatible else "warning", "schema.version_changed", fields)
+            if not change.compatible:
+                self._write("error", "schema.incompatible_change_detected", {**fields, "message": change.why})
+        if found.error is not None:
+            self._write("warning", "schema.registry_unreachable", _fields(found.error))
+
     def warning(self, text: str) -> None:
         """Write `warning`."""
         self._write("warning", "warning", {"message": text})
@@ -228,6 +252,12 @@ class Console(Silent):
         """Print it above the bars."""
         self._progress.console.print(f"warning: {text}", markup=False, highlight=False)
 
+    def registered(self, found: Registered) -> None:
+        """Print what readers cannot follow above the bars."""
+        for change in found.changes:
+            if not change.compatible:
+                self.warning(f'subject "{change.subject}" has version {change.new_version}: {change.why}')
+
     def failed(self, target: str, error: TailraceError) -> None:
         """Print it above the bars."""
         self._progress.console.print(f"target {target}: {error.render()}", markup=False, highlight=False)
@@ -282,6 +312,11 @@ class Several:
         """Tell each."""
         for reporter in self._reporters:
             reporter.measured(lag)
+
+    def registered(self, found: Registered) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.registered(found)
 
     def warning(self, text: str) -> None:
         """Tell each."""

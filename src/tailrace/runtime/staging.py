@@ -24,7 +24,8 @@ from tailrace.core.table import Evolution, Table, fit
 from tailrace.envelopes import convex as envelope
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.slice import Slice
-from tailrace.runtime.fold import Again, Choice, Counts, Fold, included, mark_upto
+from tailrace.runtime.fold import Again, Counts, Fold, included, mark_upto
+from tailrace.runtime.rules import Choice
 from tailrace.spark.effort import suit
 
 COMPONENT, TABLE, ID = "_component_path", "_table_name", "_document_id"

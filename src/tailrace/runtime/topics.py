@@ -26,6 +26,7 @@ from tailrace.control.rejects import Kept
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import NotReady, Retryable
 from tailrace.core.offsets import least
+from tailrace.core.subjects import Registered
 from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
@@ -36,6 +37,7 @@ from tailrace.log._broker import Broker
 from tailrace.log._registry import Registry
 from tailrace.log._routing import Routing
 from tailrace.log._settings import for_librdkafka, for_spark
+from tailrace.log._subjects import Subjects
 from tailrace.log.kafka import KafkaLog
 from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
@@ -126,13 +128,38 @@ class Topics:
 
     def open(self, life: Life) -> Opened:
         """Return the log of `life`; every target reads the same."""
-        return Opened(self.log(life))
+        return Opened(self.log(life), watch=self._watch(life))
 
     def log(self, life: Life) -> KafkaLog:
         """Return the log of `life`."""
         if life.log not in self._logs:
             self._logs[life.log] = self._open_log(life)
         return self._logs[life.log]
+
+    def _watch(self, life: Life) -> Callable[[], Registered] | None:
+        """Return what looks for new versions in the registry, and has the log halt where that was asked for."""
+        if not self._avro:
+            return None
+        log, strict = self.log(life), self._platform.stop_on_incompatible_schema
+        memory = _File(self._folder / "topics" / f"{life.log}.subjects.json")
+        subjects = Subjects(self._registry, self.names, memory, strict=strict)
+
+        def look() -> Registered:
+            found = subjects.look()
+            for change in found.changes if strict else ():
+                if change.why is not None:
+                    log.refuse(f'subject "{change.subject}", version {change.new_version},', change.why)
+            return found
+
+        return look
+
+    @property
+    def _avro(self) -> bool:
+        return self._pipeline.cdc.envelope == "debezium" and self._options.value_format == "avro"
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return Registry(self._platform.kafka.schema_registry_url, self._folder / "topics" / "avro")
 
     def begin(self, life: Life, target: Target, at: Callable[[], int]) -> None:
         """Halt if a target without progress has marks beyond which the log begins: what lies between is gone."""
@@ -255,7 +282,6 @@ class Topics:
                 cdc.ts_field or "",
                 cdc.op_map or {},
             )
-        if self._options.value_format == "avro":
-            registry = Registry(self._platform.kafka.schema_registry_url, self._folder / "topics" / "avro")
-            return DebeziumAvro(registry.schema, self._options.unavailable_value)
+        if self._avro:
+            return DebeziumAvro(self._registry.schema, self._options.unavailable_value)
         return DebeziumJson(self._options.unavailable_value)

@@ -27,7 +27,7 @@ _ACTIONS = {
 }
 
 
-_HIDING = re.compile("password|secret|user.info|jaas|token|credential", re.IGNORECASE)
+_HIDING = re.compile(r"password|secret|user.info|jaas|token|credential|keystore\.key", re.IGNORECASE)
 """Names of settings whose values nobody is to see."""
 
 
@@ -47,6 +47,7 @@ class Connector:
     def settings(self) -> dict[str, str] | None:
         """Return how the connector is set; `None` if there is no such connector."""
         found = self._ask("GET", "/config")
+        self._hide(found or {})
         return None if found is None else dict(found)
 
     def status(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Connector:
 
     def put(self, settings: Mapping[str, str]) -> None:
         """Make the connector, or change it, and wait until it and its task run."""
-        self._secrets |= {text for name, text in settings.items() if text and _HIDING.search(name)}
+        self._hide(settings)
         self._ask("PUT", "/config", dict(settings))
         self.await_running()
 
@@ -152,6 +153,12 @@ class Connector:
             f'Kafka Connect refused connector "{self.name}" with status {error.code}: {self._shown(said)}',
             "Mend what it says: the settings of the source, or connector.settings.",
         )
+
+    def _hide(self, settings: Mapping[str, str]) -> None:
+        """Show nothing from now on of what `settings` keep secret."""
+        hidden = [text for name, text in settings.items() if text and _HIDING.search(name)]
+        # What quotes the settings may quote them as they were sent.
+        self._secrets |= {*hidden, *(json.dumps(text)[1:-1] for text in hidden)}
 
     def _shown(self, text: str) -> str:
         hidden = text

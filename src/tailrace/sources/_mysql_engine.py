@@ -1,4 +1,4 @@
-"""How the engine is set up for MariaDB, and what its failures mean to us.
+"""How the engine, or a connector in Kafka Connect, is set up for MariaDB, and what the engine's failures mean to us.
 
 Values reach the log exactly: numbers of any size as text, times as whole microseconds, nothing rounded. The engine
 never retries and never takes a second snapshot by itself; the runtime decides what to do.
@@ -72,10 +72,14 @@ def statement_filter(tables: Collection[str]) -> str:
 
     It knows not all of the server's language, and halts where it should and cannot understand.
     """
+    return ",".join((_others(tables), f"(?is){replacing(tables)}"))
+
+
+def _others(tables: Collection[str]) -> str:
     names = "|".join(sorted({_pattern(table.partition(".")[2]) for table in tables}))
     named = rf"(?<![A-Za-z0-9_])({names})(?![A-Za-z0-9_])"
     others = rf"(?is)(?!.*{named}){_FOR}(CREATE|ALTER|DROP|RENAME)\s[^`(]*?\b(TABLE|INDEX|SEQUENCE)\s.*"
-    return ",".join((*_SILENT, others, f"(?is){replacing(tables)}"))
+    return ",".join((*_SILENT, others))
 
 
 def replacing(tables: Collection[str]) -> str:
@@ -126,6 +130,26 @@ def engine_config(
         "connect.keep.alive.interval.ms": str(int(heartbeat_seconds * 1000)),
         # Asked for by a class of Kafka's that this engine brings, and never connected to.
         "bootstrap.servers": "none:0",
+    }
+
+
+def connector_config(options: Options, pipeline_id: str, tables: Collection[str], *, avro: bool) -> dict[str, str]:
+    """Return the settings of a connector in Kafka Connect: the schema in each message says what its values are."""
+    return {
+        **{name: _CAREFUL[name] for name in _CAREFUL if name.startswith(("include.", "event.", "inconsistent."))},
+        **database_config(options, pipeline_id, tables),
+        "bigint.unsigned.handling.mode": "precise",
+        "enable.time.adjuster": "false",
+        "snapshot.mode": "initial" if options.snapshot_mode == "initial" else "no_data",
+        "snapshot.locking.mode": "minimal",
+        "skipped.operations": "none",
+        "tombstones.on.delete": "false",
+        "schema.history.internal.skip.unparseable.ddl": "false",
+        "internal.schema.history.internal.ddl.filter": _others(tables),
+        "schema.history.internal.store.only.captured.tables.ddl": "true",
+        # Without them an idle table would leave the connector's offset in a binlog that the server removes.
+        "heartbeat.interval.ms": "10000",
+        **({"schema.name.adjustment.mode": "avro"} if avro else {}),
     }
 
 

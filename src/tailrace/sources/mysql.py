@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +28,7 @@ from tailrace.sources._binlog_stand import Stand, gtids_of, stand_at
 from tailrace.sources._debezium.engine import Batch, Engine, Resume
 from tailrace.sources._debezium.jvm import MARIADB
 from tailrace.sources._debezium.log_rows import no_rows
-from tailrace.sources._mysql_engine import engine_config, engine_offset, failed, replacing, void_rows
+from tailrace.sources._mysql_engine import connector_config, engine_config, engine_offset, failed, replacing, void_rows
 
 Qualified = Annotated[str, Field(pattern=r"^[^.]+\..+$")]
 
@@ -72,6 +72,9 @@ def open_source(options: Options, *, pipeline_id: str, topic_prefix: str, epoch:
 
 class MySqlSource:
     """The changes of some tables of one server; `remember_in` comes before reading."""
+
+    remembers = True
+    """A connector must keep what its tables looked like at each place of the binlog."""
 
     def __init__(
         self,
@@ -149,9 +152,17 @@ class MySqlSource:
                 "lag_bytes": server.distance(opened, at) if at else None,
             }
 
-    def undeploy(self) -> list[str]:
-        """Forget the schema history; on the server there is nothing of ours."""
-        return ["schema history"] if self._kept().remove() else []
+    def prepare(self, *, fresh: bool) -> list[str]:
+        """Return nothing: on the server, a connector needs nothing but a user."""
+        return []
+
+    def connector_settings(self, tables: Sequence[str], *, avro: bool) -> dict[str, str]:
+        """Return the settings of a connector in Kafka Connect, apart from topics and converters."""
+        return connector_config(self._options, self.name, tables, avro=avro)
+
+    def undeploy(self, *, publication: bool = True) -> list[str]:
+        """Forget the schema history, if it is ours to keep; on the server there is nothing of ours."""
+        return ["schema history"] if self._history and self._history.remove() else []
 
     def _kept(self) -> History:
         if self._history is None:

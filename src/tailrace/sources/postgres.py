@@ -72,6 +72,9 @@ def open_source(options: Options, *, pipeline_id: str, topic_prefix: str, epoch:
 class PostgresSource:
     """The changes of some tables of one database; one reader at a time."""
 
+    remembers = False
+    """A connector learns from the server what its tables look like."""
+
     def __init__(
         self,
         options: Options,

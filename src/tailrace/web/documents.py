@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from tailrace.control.health import Problem, TargetState, View
+from tailrace.control.health import Problem, RegistryState, TargetState, View
 from tailrace.control.readiness import Failing
 from tailrace.core import offsets
 
@@ -30,6 +30,7 @@ def ready(view: View, wrong: list[Failing]) -> dict[str, object]:
             {"sink_id": name, "status": target.status, **_error(target.error)} for name, target in view.targets.items()
         ],
         "consumer_lag": view.lag,
+        **_registry(view.registry),
     }
 
 
@@ -60,6 +61,7 @@ def status(view: View, wrong: list[Failing], version: str) -> dict[str, object]:
             "measured_at": _time(view.measured_at),
             **_error(view.unmeasured),
         },
+        **_registry(view.registry),
         "targets": [_target(name, target) for name, target in view.targets.items()],
         "last_error": _problem(view.last_error),
     }
@@ -78,6 +80,14 @@ def _target(name: str, target: TargetState) -> dict[str, object]:
         "tables": [{"table": table, **asdict(state)} for table, state in sorted(target.tables.items())],
         **_error(target.error),
     }
+
+
+def _registry(registry: RegistryState | None) -> dict[str, object]:
+    if registry is None:
+        return {}
+    subjects = [{"subject": name, **asdict(state)} for name, state in sorted(registry.subjects.items())]
+    told = {"status": "unreachable" if registry.error else "watched", "looked_at": _time(registry.looked_at)}
+    return {"schema_registry": {**told, "subjects": subjects, **_error(registry.error)}}
 
 
 def _source(view: View) -> dict[str, object]:

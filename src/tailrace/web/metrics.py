@@ -41,8 +41,8 @@ def _lines(view: View, wrong: Sequence[Failing], version: str) -> Iterator[str]:
     yield from _metric(
         "schema_changes_total",
         "counter",
-        "Columns added or widened in the table.",
-        _by_table(view, "schema_changes"),
+        "Columns added or widened in a table; new versions of a subject in the schema registry.",
+        [*_by_table(view, "schema_changes"), *_versions(view)],
     )
     yield from _metric("slice_seconds", "histogram", "How long slices took.", _slices(view))
     yield from _metric("lag_events", "gauge", "Events not applied yet.", _by_target(view, "lag_events"))
@@ -81,6 +81,13 @@ def _by_target(view: View, field: str) -> Iterator[Sample]:
     for name, target in view.targets.items():
         if (value := getattr(target, field)) is not None:
             yield "", _target(view, name), round(value, 3)
+
+
+def _versions(view: View) -> Iterator[Sample]:
+    for name, state in sorted(view.registry.subjects.items()) if view.registry else ():
+        labels = (("pipeline", view.pipeline_id), ("subject", name))
+        yield "", (*labels, ("compatible", "true")), state.compatible_changes
+        yield "", (*labels, ("compatible", "false")), state.incompatible_changes
 
 
 def _maintenance(view: View) -> Iterator[Sample]:
