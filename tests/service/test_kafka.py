@@ -207,12 +207,12 @@ def test_dead_letters_in_a_topic_are_replayed_and_purged(shop: Shop) -> None:
     platform = json.loads((shop.folder / "platform.yaml").read_text())
     (shop.folder / "platform.yaml").write_text(json.dumps({**platform, "limits": {"max_event_bytes": 5_000_000}}))
     with shop.open() as pipeline:
-        (table, topic) = pipeline.replay()
+        (table, topic) = pipeline.letters().replay()
         assert (table["applied"], table["superseded"], topic["rejected"]) == (1, 1, 1)
-        (left,) = pipeline.dead_letters()
+        (left,) = pipeline.letters().every()
         assert left["value"] == "{not json"
-        assert pipeline.purge([str(left["id"])]) == [left["id"]]
-        assert list(pipeline.dead_letters()) == []
+        assert pipeline.letters().purge([str(left["id"])]) == [left["id"]]
+        assert list(pipeline.letters().every()) == []
         assert pipeline.measure().targets[0].dead_letters == 0
     assert {key: len(name) for key, name in shop.rows().items()} == {1: 1_000_001, 2: 5}
 

@@ -214,7 +214,7 @@ def test_a_table_that_starts_anew_deletes_what_is_gone(spark: SparkSession, serv
     assert landed.alive("users") == set(deployment.documents("users")) - {long}
     (tmp_path / "platform.yaml").write_text(platform)
     with landed.open() as pipeline:
-        replayed = [pipeline.replay() for _ in range(2)]
+        replayed = [pipeline.letters().replay() for _ in range(2)]
     assert [[row["applied"] for row in rows] for rows in replayed] == [[1], []]
     assert landed.alive("users") == set(deployment.documents("users"))
     deployment.delete("users", gone)

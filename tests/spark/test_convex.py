@@ -23,6 +23,7 @@ from tailrace.core.table import Column, Table
 from tailrace.envelopes import convex as envelope
 from tailrace.log import shape
 from tailrace.log.landed import LandedLog
+from tailrace.runtime import build
 from tailrace.runtime.build import Pipeline, open_pipeline
 from tailrace.runtime.pumped import Pumped
 from tailrace.runtime.report import Silent
@@ -312,6 +313,28 @@ def test_a_table_that_appears_after_the_run_began_is_taken_in(server: Emulator, 
         report = pipeline.run(once=True, report=Silent())
     assert report.first_error() is None
     assert kept.rows("late") == there(server, "late")
+
+
+def test_a_run_that_goes_on_removes_pages_that_every_target_has(
+    server: Emulator, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "TIDY_SECONDS", 0.0)
+    for n in range(2):
+        server.deployment.insert("users", {"n": n})
+        kept.run()
+    platform = tmp_path / "platform.yaml"
+    platform.write_text(platform.read_text().replace("log: {", "log: {retention_days: 0.0000001, "))
+    server.deployment.insert("users", {"n": 2})
+
+    class Looking(Silent):
+        def slice(self, *told: object) -> None:
+            left.append(len(list((tmp_path / "log").rglob("*.parquet"))))
+
+    left: list[int] = []
+    with kept.open() as pipeline:
+        assert pipeline.run(once=True, report=Looking()).first_error() is None
+    assert left == [1]
+    assert kept.rows("users") == there(server, "users")
 
 
 class _Before:

@@ -12,7 +12,7 @@ import pytest
 from tailrace.apply.versions import Upkeep
 from tailrace.core.errors import Halt
 from tailrace.core.table import Evolution, fit
-from tailrace.runtime.maintenance import Maintenance
+from tailrace.runtime.maintenance import Maintenance, NowAndThen
 from tailrace.runtime.report import Silent
 from tailrace.targets._maintenance import Maintenance as Settings
 from tailrace.targets.memory import MemoryTarget
@@ -87,3 +87,11 @@ def test_it_is_done_when_it_is_time_also_by_another_run_and_what_fails_is_told(
     assert run() == []
     now[0] += 60
     assert run() != []
+
+
+def test_now_and_then_is_neither_at_once_nor_always() -> None:
+    moments, done = iter([0.0, 9.0, 10.0, 10.0, 19.0, 20.0, 20.0]), []
+    tidy = NowAndThen(10.0, lambda: done.append(len(done)), clock=lambda: next(moments))
+    for count in (0, 1, 1, 2):
+        tidy()
+        assert len(done) == count

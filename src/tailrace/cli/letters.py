@@ -37,7 +37,7 @@ def list_letters(
     from tailrace.cli import show
 
     with _opened(file, platform_config) as pipeline:
-        letters = list(pipeline.dead_letters(target))
+        letters = list(pipeline.letters().every(target))
     if json:
         rows = [{name: letter[name] for name in letter if name not in ("key", "value")} for letter in letters]
     else:
@@ -59,7 +59,7 @@ def show_letter(
     from tailrace.core.errors import Misconfigured
 
     with _opened(file, platform_config) as pipeline:
-        found = next((one for one in pipeline.dead_letters() if one["id"] == letter), None)
+        found = next((one for one in pipeline.letters().every() if one["id"] == letter), None)
         if found is None:
             raise Misconfigured("unknown-letter", f'there is no dead letter "{letter}"', "See cdc dlq list.")
         show.tree(found, json_wanted=json)
@@ -82,7 +82,7 @@ def replay(
     from tailrace.cli import show
 
     with _opened(file, platform_config) as pipeline:
-        show.rows(pipeline.replay(letter or (), target), json_wanted=json, none="no dead letters to replay")
+        show.rows(pipeline.letters().replay(letter or (), target), json_wanted=json, none="no dead letters to replay")
 
 
 @app.command()
@@ -104,7 +104,7 @@ def purge(
     if bool(letter) is every:
         raise typer.BadParameter("give the ids of dead letters, or --all")
     with _opened(file, platform_config) as pipeline:
-        purged = [{"purged": one} for one in pipeline.purge(letter or (), target)]
+        purged = [{"purged": one} for one in pipeline.letters().purge(letter or (), target)]
         show.rows(purged, json_wanted=json, none="no dead letters")
 
 

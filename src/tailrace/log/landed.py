@@ -293,12 +293,14 @@ class LandedLog:
         The newest page always stays: it holds the checkpoint.
         """
         oldest = (datetime.now(UTC) - older_than).timestamp()
-        expired = [f for f in self._visible()[:-1] if f.last <= upto and f.path.stat().st_mtime < oldest]
-        for file in expired:
-            file.path.unlink()
-            self._footers.pop(file.path, None)
-            self._files().remove(file)
-        return len(expired)
+        # Under the lock: the drain of every target asks for it.
+        with self._grown, self._writing():
+            expired = [f for f in self._visible()[:-1] if f.last <= upto and f.path.stat().st_mtime < oldest]
+            for file in expired:
+                file.path.unlink()
+                self._footers.pop(file.path, None)
+                self._files().remove(file)
+            return len(expired)
 
     # -- files
 

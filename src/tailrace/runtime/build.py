@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -25,22 +25,20 @@ from tailrace.control.checkpoints import Checkpoints, Life
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
-from tailrace.control.rejects import Kept, Letter, letter_id
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
 from tailrace.core.errors import Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
-from tailrace.core.table import Table
-from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
 from tailrace.runtime.inlet import Capturing, Opened, Renewing, open_inlet
 from tailrace.runtime.lakehouse import Lakehouse
+from tailrace.runtime.letters import Letters
+from tailrace.runtime.maintenance import NowAndThen
 from tailrace.runtime.monitor import monitored, watched
 from tailrace.runtime.pump import Source
 from tailrace.runtime.pumped import Pumped
-from tailrace.runtime.replay import Replay, StillBad
-from tailrace.runtime.report import Reporter, Silent, new_run_id
+from tailrace.runtime.report import Reporter, new_run_id
 from tailrace.runtime.retry import attempt
 from tailrace.runtime.run import Job, RunReport, run
 
@@ -48,6 +46,9 @@ if TYPE_CHECKING:
     from tailrace.runtime.feed import FileFeed
     from tailrace.runtime.landed import LandedTables
     from tailrace.runtime.publish import Published
+
+TIDY_SECONDS = 3600.0
+"""How often a run forgets tombstones and pages of the log that are past their retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +146,18 @@ class Pipeline:
             drains = [self._drain(sink, life, opened, report) for sink in sinks]
             result = self._run_job(self._job(opened, drains, report), opened, once=once, max_slices=max_slices)
             if result.first_error() is None and any(target.slices for target in result.targets):
-                self._clean_up(life, [work for work, _ in drains])
+                self._clean_up(opened, life, [work for work, _ in drains])
             return result
 
     def _drain(self, sink: SinkConfig, life: Life, opened: Opened, report: Reporter) -> tuple[Drain, RetryConfig]:
+        # A run may go on for months: what it no longer needs must not wait for its end.
+        tidy = NowAndThen(TIDY_SECONDS, lambda: self._clean_up(opened, life, [work]))
+
         def passed() -> None:
             reached = {s.sink_id: self._progress.load(s.sink_id, life.log) for s in self._config.enabled_sinks}
             try:
                 self._inlet.passed(life, sink.sink_id, reached)
+                tidy()
             except TailraceError as error:
                 report.warning(f"{error.code}: {error}")
 
@@ -186,14 +191,14 @@ class Pipeline:
         ):
             return run(job, self._stop, once=once, max_slices=max_slices)
 
-    def _clean_up(self, life: Life, drains: Sequence[Drain]) -> None:
+    def _clean_up(self, opened: Opened, life: Life, drains: Sequence[Drain]) -> None:
         for work in drains:
             # A letter that is replayed may be older than a tombstone, and would bring its row back.
             if isinstance(work.fold.target, Forgetting) and not self._rejects.count(work.target):
                 work.fold.target.collect_tombstones()
         failpoint("C28")
         self._inlet.expire(
-            life, min(self._progress.load(sink.sink_id, life.log) for sink in self._config.enabled_sinks)
+            opened, min(self._progress.load(sink.sink_id, life.log) for sink in self._config.enabled_sinks)
         )
 
     def stop(self) -> None:
@@ -222,68 +227,9 @@ class Pipeline:
             ],
         }
 
-    def dead_letters(self, targets: Sequence[str] | None = None) -> Iterator[Letter]:
-        """Yield the events that were put aside, of `targets` or of all; each has an `id`."""
-        for sink in self._drains.chosen(targets):
-            for letter in self._rejects.letters(sink.sink_id):
-                parts = (letter.get(f"dlq.source_{part}") for part in ("topic", "partition", "offset"))
-                yield {"id": "/".join(map(str, (sink.sink_id, *parts))), **letter}
-
-    def replay(
-        self, ids: Sequence[str] = (), targets: Sequence[str] | None = None, report: Reporter | None = None
-    ) -> list[dict[str, object]]:
-        """Apply dead letters again: those with `ids`, or all; return what became of them by target and table."""
-        rows: list[dict[str, object]] = []
-        with only_one(self._folder):
-            chosen = self._letters(ids, targets)
-            life = self._checkpoints.life()
-            for sink in self._drains.chosen(targets) if life else ():
-                names = chosen[sink.sink_id]
-                if life and (names or not ids):
-                    counts = self._replay(sink, life, report or Silent()).run(names if ids else None)
-                    rows += [{"target": sink.sink_id, **asdict(count)} for count in counts]
-        return rows
-
-    def _replay(self, sink: SinkConfig, life: Life, report: Reporter) -> Replay:
-        bad = StillBad()
-        log = self._inlet.open(life).read_by(sink.sink_id, report.warning)
-        prefix, growing = self._inlet.prefix, self._inlet.growing
-        work = self._drains.drain(sink, life, log, report, prefix=prefix, growing=growing, rejects=bad)
-
-        def again(letters: Sequence[Kept]) -> Slice:
-            return self._inlet.again(life, letters, self._spark())
-
-        return Replay(work, bad, self._rejects, self._folder / "replays", again, self._spark)
-
-    def purge(self, ids: Sequence[str] = (), targets: Sequence[str] | None = None) -> list[str]:
-        """Take dead letters off the list unapplied: those with `ids`, or all; return their ids."""
-        with only_one(self._folder):
-            chosen = self._letters(ids, targets)
-            for target, names in chosen.items():
-                self._rejects.forget(target, names if ids else None)
-            return [letter for names in chosen.values() for letter in names.values()]
-
-    def _letters(self, ids: Sequence[str], targets: Sequence[str] | None) -> dict[str, dict[str, str]]:
-        """Return by target the names and ids of dead letters: those with `ids`, or all."""
-        life = self._checkpoints.life()
-        found: dict[str, dict[str, str]] = {}
-        for sink in self._drains.chosen(targets):
-            kept = list(self._rejects.kept(sink.sink_id))
-            present = {letter_id(sink.sink_id, one) for one in kept if life and one.log == life.log}
-            # Offsets begin again with every life: an id that is named means the letter of the present one.
-            found[sink.sink_id] = {
-                one.name: name
-                for one in kept
-                if (name := letter_id(sink.sink_id, one)) not in present or (life and one.log == life.log) or not ids
-            }
-        known = {one for names in found.values() for one in names.values()}
-        for one in ids:
-            if one not in known:
-                raise Misconfigured("unknown-letter", f'there is no dead letter "{one}"', "See cdc dlq list.")
-        return {
-            target: {name: one for name, one in names.items() if not ids or one in ids}
-            for target, names in found.items()
-        }
+    def letters(self) -> Letters:
+        """Return the events that were put aside."""
+        return Letters(self._drains, self._checkpoints, self._rejects, self._inlet, self._folder, self._spark)
 
     def lakehouse(self) -> Lakehouse:
         """Return the tables of the pipeline's lakehouse targets."""
@@ -324,21 +270,10 @@ class Pipeline:
 
     def landing(self) -> LandedTables:
         """Return what the bronze sink lands: the tables that runs have made, or before that those of the source."""
-        from tailrace.runtime.landed import LandedTables, Shaped, bronze_sink, fields_of
+        from tailrace.runtime.landed import landed_tables
 
-        sink, options = bronze_sink(self._config)
-        tables = self._checkpoints.known()
-        if tables:
-            target = self._drains.open_target(sink, tables)
-            shapes = {table: target.have(table) or Table(table, (), ()) for table in tables}
-        else:
-            source: object = self._inlet.open_source(epoch=1) if isinstance(self._inlet, Pumped) else None
-            shapes = (
-                {name: fields_of(found) for name, found in source.shapes().items()}
-                if isinstance(source, Shaped)
-                else {}
-            )
-        return LandedTables(self._config, sink, options, self._drains.names(sink, tuple(sorted(shapes))), shapes)
+        source = self._inlet.open_source(epoch=1) if isinstance(self._inlet, Pumped) else None
+        return landed_tables(self._config, self._drains, self._checkpoints.known(), source)
 
     def publish(self, targets: Sequence[str] | None, report: Reporter) -> list[dict[str, object]]:
         """Publish the staged files of `targets`, or of every staging target; a run may go on meanwhile."""

@@ -139,7 +139,7 @@ class FileFeed:
             "Have the file read again with cdc files requeue, or send what is missing in a file of its own.",
         )
 
-    def expire(self, life: Life, upto: int) -> None:
+    def expire(self, opened: Opened, upto: int) -> None:
         """Do nothing: the files are somebody else's."""
 
     def deploy(self) -> list[str]:

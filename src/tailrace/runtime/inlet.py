@@ -140,8 +140,8 @@ class Inlet(Protocol):
         """Return a slice of events that were put aside in this life; what is gone for good is not in it."""
         ...
 
-    def expire(self, life: Life, upto: int) -> None:
-        """Remove what every target has up to `upto`, as far as it is ours and old enough."""
+    def expire(self, opened: Opened, upto: int) -> None:
+        """Remove of the open log what every target has up to `upto`, as far as it is ours and old enough."""
         ...
 
     def deploy(self) -> list[str]:

@@ -10,6 +10,7 @@ from tailrace.config.pipeline import PipelineConfig, SinkConfig
 from tailrace.core import convex
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Table
+from tailrace.runtime.drains import Drains
 from tailrace.targets import bronze
 
 
@@ -40,7 +41,19 @@ class LandedTables:
         return self.sink.sink_id
 
 
-def bronze_sink(pipeline: PipelineConfig) -> tuple[SinkConfig, bronze.Options]:
+def landed_tables(pipeline: PipelineConfig, drains: Drains, tables: tuple[str, ...], source: object) -> LandedTables:
+    """Return `tables` as they are in bronze; where there are none yet, as `source` says that they will be."""
+    sink, options = _bronze_sink(pipeline)
+    if tables:
+        target = drains.open_target(sink, tables)
+        shapes = {table: target.have(table) or Table(table, (), ()) for table in tables}
+    else:
+        found = source.shapes() if isinstance(source, Shaped) else {}
+        shapes = {name: _fields_of(shape) for name, shape in found.items()}
+    return LandedTables(pipeline, sink, options, drains.names(sink, tuple(sorted(shapes))), shapes)
+
+
+def _bronze_sink(pipeline: PipelineConfig) -> tuple[SinkConfig, bronze.Options]:
     """Return the one bronze sink of `pipeline`."""
     found = [(sink, sink.options) for sink in pipeline.enabled_sinks if isinstance(sink.options, bronze.Options)]
     if len(found) != 1:
@@ -53,7 +66,7 @@ def bronze_sink(pipeline: PipelineConfig) -> tuple[SinkConfig, bronze.Options]:
     return sink, options
 
 
-def fields_of(table: Table) -> Table:
+def _fields_of(table: Table) -> Table:
     """Return the columns that a bronze table has for the fields of a source's table."""
     own = (convex.ID, convex.CREATED)
     return Table(table.name, tuple(column for column in table.columns if column.name not in own), ())

@@ -53,6 +53,24 @@ def expire(target: Versioned, table: str, older_than_seconds: float) -> Mapping[
     return target.expire(table, datetime.datetime.now(datetime.UTC) - age)
 
 
+@dataclass
+class NowAndThen:
+    """Does `work` when it is called and `seconds` have passed since it was made, or since it last did it."""
+
+    seconds: float
+    work: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._done_at = self.clock()
+
+    def __call__(self) -> None:
+        """Do it if it is time; what fails waits for the next time too."""
+        if self.clock() - self._done_at >= self.seconds:
+            self._done_at = self.clock()
+            self.work()
+
+
 @dataclass(frozen=True, slots=True)
 class Maintenance:
     """The maintenance of one target of a run."""

@@ -133,9 +133,9 @@ class Pumped:
     def again(self, life: Life, letters: Sequence[Kept], spark: SparkSession) -> Slice:
         return self._log(life).again([letter.event.offset for letter in letters], spark)
 
-    def expire(self, life: Life, upto: int) -> None:
-        if (days := self._platform.log.retention_days) is not None:
-            self._log(life).expire(upto, timedelta(days=days))
+    def expire(self, opened: Opened, upto: int) -> None:
+        if (days := self._platform.log.retention_days) is not None and isinstance(opened.log, LandedLog):
+            opened.log.expire(upto, timedelta(days=days))
 
     def deploy(self) -> list[str]:
         """Return nothing: a run creates what it needs."""

@@ -248,7 +248,7 @@ class Topics:
         ]
         return self.log(life).again(pa.Table.from_pylist(rows, schema=landed_rows.ARROW))
 
-    def expire(self, life: Life, upto: int) -> None:
+    def expire(self, opened: Opened, upto: int) -> None:
         """Do nothing: Kafka keeps its topics as it was told."""
 
     def deploy(self) -> list[str]:
