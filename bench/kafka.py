@@ -3,8 +3,8 @@
     python -m bench.kafka --events 500000 --keys 100000 --format json
 
 A topic of four partitions with Debezium's messages of one table: updates and deletes, several per
-millisecond, a tombstone after each delete. The session is warm: every measured run is the second of its
-kind. Each run ends by comparing what it made with what it must be.
+millisecond, a tombstone after each delete. Every run is told, the first ones too; the last of its kind is
+warm. Each run ends by comparing what it made with what it must be.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _told(figures: dict[str, object]) -> dict[str, object]:
 
 
 def run(events: int, keys: int, form: str, slices: int = 6) -> dict[str, object]:
-    """Measure one format; every figure is of the second run."""
+    """Measure one format; the last figure of each kind is that of a warm session."""
     work = Work(events, keys)
     spark = session(**{"spark.master": "local[2]"})
     with on_demand() as group, tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
@@ -261,8 +261,8 @@ def run(events: int, keys: int, form: str, slices: int = 6) -> dict[str, object]
         def opened() -> KafkaLog:
             return KafkaLog("bench", 1, broker, [TOPIC], [TABLE], envelope(form), _Memory(), lambda: spark, 1 << 24)
 
-        newest = [_told(read_newest(spark, opened(), work)) for _ in range(2)]
-        share, places = -(-messages // slices), [Path(folder) / name for name in ("cold", "warm")]
+        newest = [_told(read_newest(spark, opened(), work)) for _ in range(4)]
+        share, places = -(-messages // slices), [Path(folder) / name for name in ("cold", "second", "warm")]
         lake = [_told(into_delta(spark, opened(), work, share, place)) for place in places]
     return {"format": form, "events": events, "messages": messages, "newest": newest, "delta": lake}
 

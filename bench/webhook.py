@@ -49,7 +49,7 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, g
             got.append(await reader.readexactly(int(length.split(b":")[1])))
             await asyncio.sleep(ANSWER_SECONDS)
             writer.write(_OK)
-    except (asyncio.IncompleteReadError, ConnectionError):
+    except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
         writer.close()
 
 
@@ -62,7 +62,7 @@ async def _serve() -> None:
     server.close()
     newest: dict[int, Any] = {}
     for body in got:
-        value = json.loads(body)["value"]
+        value = json.loads(body, parse_float=str)["value"]
         row = value["after"] or {}
         key = (row or value["before"])["id"]
         newest[key] = [row["status"], row["quantity"], str(row["total"])] if row else None

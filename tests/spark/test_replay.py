@@ -62,7 +62,7 @@ def test_letters_of_a_table_that_is_named_now_are_applied_and_an_older_one_is_su
     pipeline.cluster.put(TOPIC, 0, *event(2, "d", 25, table="lines"))
     pipeline.drain()
     before = pipeline.target.mark(OTHER)
-    counts = pipeline.letters().replay()
+    counts = pipeline.replay()
     assert (total(counts, "applied"), total(counts, "superseded"), total(counts, "rejected")) == (2, 1, 1)
     assert pipeline.rows(OTHER) == [{"id": 1, "name": "new"}]
     after = pipeline.target.mark(OTHER)
@@ -81,11 +81,11 @@ def test_a_crash_before_the_letters_are_off_the_list_doubles_no_event(pipeline: 
     pipeline.tables = [TABLE, OTHER]
     crash()
     with pytest.raises(Retryable):
-        pipeline.letters().replay()
+        pipeline.replay()
     assert pipeline.rejects.count("box") == 4
     pipeline.cluster.put(TOPIC, 0, *event(3, "c", 50, table="lines", name="between"))
     pipeline.drain()
-    assert total(pipeline.letters().replay(), "applied") == 0
+    assert total(pipeline.replay(), "applied") == 0
     assert sorted(row["name"] for row in pipeline.target.rows(OTHER)) == ["between", "new", "old", "two"]
     assert pipeline.rejects.count("box") == 1
     for file in (pipeline.folder / "progress").iterdir():

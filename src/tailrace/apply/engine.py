@@ -189,6 +189,12 @@ def without_row() -> Expression:
     return F.concat(F.lit("unchanged-without-row: no value for "), F.array_join(column(UNCHANGED), ", "))
 
 
+def of_these(known: DataFrame, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Keep of `known` what it says of the keys of `changes`, which are few: neither side is shuffled for it."""
+    asked = F.broadcast(changes.select(*map(column, keys)))
+    return F.broadcast(known.join(asked, list(keys), "left_semi"))
+
+
 def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str], *, ties: bool = False) -> DataFrame:
     """Keep the changes that are newer than what the target knows of their key.
 

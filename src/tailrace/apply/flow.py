@@ -106,23 +106,19 @@ class Flow:
 
     def apply(self, events: DataFrame, mark: Callable[[str, str], Mark]) -> Outcome:
         """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
-        if not self.ordered and not self.kept:
+        if not self.ordered and not self.kept and (self.truncates or not self._looks()):
             events = events.localCheckpoint()
         floor = max(self.before.floor, self._truncated_at(events) if self.truncates else "")
         seen = Observation()
-        changes = self._observed(events, floor, seen)
+        observed, kept = self._observed(events, floor, seen)
         if self.tracking is not None:
-            return self._apply_history(events, changes, seen, floor, self.tracking, mark)
+            return self._apply_history(events, observed.where(kept), seen, floor, self.tracking, mark)
         taken = Observation()
-        if not self.ordered and self.exists and self.mode == "scd1":
-            changes = changes.localCheckpoint()
-            known = self.target.known(self.shape.name, self._ranges(seen))
-            changes = engine.newer(changes, known, self.shape.keys, ties=self.ties)
-        judged = None
-        if self.partial and self.required:
-            changes = changes.localCheckpoint()
-            judged = self._judged(changes, self._ranges(seen), floor)
-            changes = judged.where(column(PROBLEM).isNull())
+        changes, judged = observed.where(kept), None
+        if self._looks():
+            # What the target has near these keys can be asked for only when they were gone through.
+            events = observed.localCheckpoint()
+            changes, judged = self._counting(events.where(kept), seen, floor)
         chosen = changes
         changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
         if self.ties and (self.partial or self.soft):
@@ -239,8 +235,12 @@ class Flow:
         row = truncates.agg(F.max(column(POSITION))).first()
         return (row[0] if row else None) or ""
 
-    def _observed(self, events: DataFrame, floor: str, seen: Observation) -> DataFrame:
-        """Count what there is, and keep what may change a row."""
+    def _looks(self) -> bool:
+        """Say whether current rows of the target decide which changes count."""
+        return self.mode == "scd1" and ((not self.ordered and self.exists) or (self.partial and bool(self.required)))
+
+    def _observed(self, events: DataFrame, floor: str, seen: Observation) -> tuple[DataFrame, Expression]:
+        """Return `events` to be counted as they are gone through, and which of them may change a row."""
         good = column(PROBLEM).isNull()
         truncate = column(OP) == Op.TRUNCATE.value
         if self.mode == "scd1":
@@ -249,10 +249,9 @@ class Flow:
         else:
             stale = good & self.included
             gone = F.lit(False) if self.mode == "append" else truncate
-        kept = good & ~gone & ~stale
         looks = not self.ordered or self.partial or self.tracking is not None
         near = [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))] if looks else []
-        observed = events.observe(
+        counted = events.observe(
             seen,
             F.count(F.lit(1)).alias("counted"),
             F.count_if(~good).alias("rejected"),
@@ -261,13 +260,26 @@ class Flow:
             F.max(F.when(good, column(POSITION))).alias("high"),
             *near,
         )
-        return observed.where(kept)
+        return counted, good & ~gone & ~stale
 
     def _rows(self, changes: DataFrame) -> DataFrame:
         if self.mode == "append":
             return engine.as_events(changes, self.shape, (UNCHANGED,) if isinstance(self.target, Sending) else ())
         partial = self.partial or bool(self.soft)
         return engine.reconcile(changes, self.shape, self.order, partial=partial)
+
+    def _counting(self, changes: DataFrame, seen: Observation, floor: str) -> tuple[DataFrame, DataFrame | None]:
+        """Return the changes that count beside what the target has, and those that were judged by it."""
+        near = self._ranges(seen)
+        if not self.ordered and self.exists:
+            known = self.target.known(self.shape.name, near)
+            if seen.get["counted"] <= FEW:
+                known = engine.of_these(known, changes, self.shape.keys)
+            changes = engine.newer(changes, known, self.shape.keys, ties=self.ties)
+        if not (self.partial and self.required):
+            return changes, None
+        judged = self._judged(changes, near, floor)
+        return judged.where(column(PROBLEM).isNull()), judged
 
     def _judged(self, changes: DataFrame, near: Ranges, floor: str) -> DataFrame:
         """Say which changes leave out what they must not, materialised."""

@@ -37,6 +37,8 @@ _DENIED = re.compile(
 )
 """Why a token endpoint gives no token, and will not give one later (RFC 6749, 5.2)."""
 _SECRETS = ("sasl.password", "sasl.oauthbearer.client.secret")
+_LARGE_FETCHES = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
+"""A slice is read to its end at once, so few large answers are better than many small ones."""
 _LONGEST = 400
 _SECONDS = 10.0
 """How long one answer may take."""
@@ -163,6 +165,7 @@ class Broker:
             ends.setdefault(topic, {})[str(number)] = end
         return (
             spark.read.format("kafka")
+            .options(**_LARGE_FETCHES)
             .options(**self._options)
             .option("kafka.isolation.level", "read_committed")
             # Spark keeps its consumers, and one that asks for a topic that was removed would make it anew.

@@ -279,7 +279,8 @@ class KafkaLog:
                 F.count(F.lit(1)).alias("count"),
                 F.min(F.struct(truncate, where)).alias("sample"),
                 F.count_if(truncate).alias("truncates"),
-                F.max("partial").alias("partial"),
+                # As a set: beside one Spark aggregates texts by hash, and without one it sorts all rows.
+                F.array_max(F.collect_set("partial")).alias("partial"),
                 F.min("position").alias("lowest"),
                 F.max(F.col("partial") & F.col("old_key").isNotNull()).alias("moved"),
             )
@@ -368,11 +369,16 @@ class KafkaLog:
                 self._session = self._spark().newSession()
                 # Replanning between stages doubles the jobs of a small slice.
                 self._session.conf.set("spark.sql.adaptive.enabled", "false")
+                # A slice is kept for seconds: compressing it takes longer than it saves.
+                self._session.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
             return self._session
 
 
 def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[Partition, tuple[int, int]]:
-    """Take at most `max_rows` offsets, of each partition as much as its share of all that there is."""
+    """Take `max_rows` offsets if there are as many, of each partition about as much as its share of all that there is.
+
+    A partition with little to read has its turn too: one that got nothing might wait for ever.
+    """
     total = sum(end - start for start, end in available.values())
     if total <= max_rows:
         return dict(available)
@@ -382,6 +388,11 @@ def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[P
         if share:
             chosen[place] = (start, start + share)
         left -= share
+    # What rounding left over would be a slice of its own in the end, for a handful of messages.
+    for place, (start, upto) in chosen.items():
+        more = min(left, available[place][1] - upto)
+        chosen[place] = (start, upto + more)
+        left -= more
     return chosen
 
 
