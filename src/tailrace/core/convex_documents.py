@@ -51,6 +51,8 @@ class Documents:
                 kind, text = _STRING, quoted(item)
             elif type_ is float:
                 kind, text = _FLOAT64, _number(item)
+            elif type_ is dict and len(item) == 1 and (tag := next(iter(item))) in TAGS:
+                kind, text = TAGS[tag], _tagged_text(tag, item[tag])
             elif item is None:
                 kind, text = _NULL, "null"
             elif type_ is bool:
@@ -76,9 +78,7 @@ def encoded_text(encoded: Any, depth: int = 0) -> str:
     if type_ is dict and len(encoded) == 1:
         ((tag, payload),) = encoded.items()
         if tag in TAGS:
-            tagged(tag, payload)
-            # Base64, which it is by now, needs no escapes.
-            return f'{{"{tag}":"{payload}"}}'
+            return _tagged_text(tag, payload)
         if tag in REMOVED:
             raise ValueError(f'"{tag}" is no type of Convex any more')
     if type_ is str:
@@ -97,6 +97,12 @@ def encoded_text(encoded: Any, depth: int = 0) -> str:
         parts = [f"{quoted(name)}:{encoded_text(encoded[name], depth + 1)}" for name in sorted(encoded)]
         return "{" + ",".join(parts) + "}"
     raise ValueError(f"no value of Convex: {type_.__name__}")
+
+
+def _tagged_text(tag: str, payload: object) -> str:
+    tagged(tag, payload)
+    # Base64, which it is by now, needs no escapes.
+    return f'{{"{tag}":"{payload}"}}'
 
 
 def _number(number: float) -> str:
