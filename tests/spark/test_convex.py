@@ -28,8 +28,8 @@ from tailrace.runtime.build import Pipeline, open_pipeline
 from tailrace.runtime.pumped import Pumped
 from tailrace.runtime.report import Silent
 from tailrace.runtime.run import RunReport
-from tailrace.sources._convex_rows import Row as Document
-from tailrace.sources._convex_rows import Shapes, landed
+from tailrace.sources._convex_rows import Shapes, landed, rows_of
+from tailrace.sources._convex_selection import Selection
 from tailrace.testing.convex import Deployment, Emulator, Workload
 from tailrace.testing.convex.values import encode
 from tests.unit.test_convex_values import some_value
@@ -42,11 +42,11 @@ TEN_MIB = 10 << 20
 
 def logged(folder: Path, documents: list[dict[str, Any]]) -> tuple[LandedLog, Table]:
     """Land `documents` of one table, as the source would."""
-    rows = []
+    values: list[object] = []
     for n, document in enumerate(documents):
         wire = json.loads(json.dumps(encode({**document, "_id": f"id{n:04d}"}, "encoded")))
-        rows.append(Document("in/ner", "t", f"id{n:04d}", n + 1, wire, convex.encoded_text(wire), False))
-    arrow, schemas = landed(rows, Shapes(), snapshot=False)
+        values.append({**wire, "_component": "in/ner", "_table": "t", "_ts": n + 1, "_deleted": False})
+    arrow, schemas = landed(rows_of(values, Selection(), delta=True), Shapes(), snapshot=False)
     log = LandedLog(folder, "log", 1, shape.convex("cdc"))
     log.recover(None)
     log.append(Page(arrow, None, Tailing("o", "1"), schemas))

@@ -201,6 +201,25 @@ def test_answers_are_kept_together_and_an_error_loses_none_of_them(server: Emula
     assert told(kept) == told([together])
 
 
+def test_answers_of_a_snapshot_are_kept_together_and_an_error_loses_none_of_them(server: Emulator) -> None:
+    Workload(server.deployment, 4).fill(200)
+    alone = read(server)
+    (together,) = read(server, pace=Pace(0.01, 600.0))
+    assert len(alone) > 20
+    assert told([together]) == told(alone)
+    assert together.checkpoint == alone[-1].checkpoint
+    server.faults.add(Fault(503, "list_snapshot", call=9))
+    opened = source(server, pace=Pace(0.01, 600.0))
+    reader = opened.pages(None, opened.head())
+    kept = [next(reader)]
+    with pytest.raises(Retryable):
+        next(reader)
+    assert isinstance(kept[0].checkpoint, Snapshotting)
+    kept += read(server, kept[-1].checkpoint)
+    assert told(kept) == told(alone)
+    assert kept[-1].checkpoint == alone[-1].checkpoint
+
+
 def test_changes_are_kept_though_the_tables_cannot_be_looked_at(server: Emulator) -> None:
     workload = Workload(server.deployment, 5)
     workload.fill(10)

@@ -14,6 +14,7 @@ import pytest
 
 from tailrace.core import convex
 from tailrace.core.convex import Kind
+from tailrace.core.convex_documents import Documents, encoded_text
 from tailrace.testing.convex.values import encode, object_schema
 
 INTEGERS = [0, 1, -1, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 1234567890123456789]
@@ -138,7 +139,7 @@ def test_a_value_that_nests_without_end_is_refused() -> None:
 def test_missing_is_not_null() -> None:
     assert convex.widened({}, {"a": None}) == {"a": Kind.NULL}
     assert convex.widened({}, {}) == {}
-    assert convex.encoded_text({"a": None}) != convex.encoded_text({})
+    assert encoded_text({"a": None}) != encoded_text({})
 
 
 # -- texts
@@ -149,13 +150,49 @@ def test_equal_documents_have_equal_texts_that_lose_nothing() -> None:
         chance = random.Random(seed)
         value = {name: some_value(chance) for name in chance.sample(NAMES, 4)}
         shuffled = {name: value[name] for name in chance.sample(list(value), 4)}
-        text = convex.encoded_text(wire(value))
-        assert text == convex.encoded_text(json.loads(json.dumps(encode(shuffled, "encoded")))), f"seed {seed}"
+        text = encoded_text(wire(value))
+        assert text == encoded_text(json.loads(json.dumps(encode(shuffled, "encoded")))), f"seed {seed}"
         assert same(convex.decode(json.loads(text)), value), f"seed {seed}"
 
 
 def test_a_number_is_written_as_a_float_however_it_came() -> None:
-    assert convex.encoded_text({"b": 1, "a": [2.0, True, None]}) == '{"a":[2.0,true,null],"b":1.0}'
+    assert encoded_text({"b": 1, "a": [2.0, True, None]}) == '{"a":[2.0,true,null],"b":1.0}'
+
+
+def test_documents_are_written_as_a_general_writer_would_and_typed_as_one_by_one() -> None:
+    for seed in seeds(300):
+        chance = random.Random(seed)
+        table, fields = Documents(), convex.Fields()
+        for _ in range(chance.randrange(1, 6)):
+            document = wire({name: some_value(chance) for name in chance.sample(NAMES, 4)} | {"_id": "k"})
+            own = {name: value for name, value in document.items() if convex.own(name)}
+            text = json.dumps(own, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            assert table.read(document | {"_strange": {"$set": []}}) == text == encoded_text(own), f"seed {seed}"
+            fields = convex.widened(fields, document)
+        assert table.fields == fields, f"seed {seed}"
+
+
+DEEP: Any = 1.0
+for _ in range(70):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.inf, math.nan, 10**400, [math.inf], {"a": {"b": -math.inf}}, DEEP, "\ud800", {"\ud800": 1.0}, {"$set": []},
+        [{"$map": []}], {"$integer": "AAAA"}, {"$integer": 1}, {"$bytes": "=A"}, {"$float": "AAAAAAAA8D8="}, b"",
+    ],
+)  # fmt: skip
+def test_a_document_with_what_is_no_value_is_refused(value: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Documents().read({"_id": "k", "a": value})
+
+
+@pytest.mark.parametrize("created", [None, True, "1", -1.0, 253_402_300_800_000.0, {"$integer": "AAAAAAAAAAA="}])
+def test_a_document_made_at_no_time_is_refused(created: object) -> None:
+    with pytest.raises(ValueError, match="_creationTime"):
+        Documents().read({"_id": "k", "_creationTime": created})
 
 
 def test_nested_values_as_people_read_them() -> None:

@@ -31,11 +31,8 @@ ID, CREATED = "_id", "_creationTime"
 """The two system fields that are a document's own; every other top-level name with an underscore is not."""
 
 _OWN = (ID, CREATED)
-_END_OF_TIME = 253_402_300_800_000.0
-"""The year 10000, in milliseconds."""
-_TAGS = ("$integer", "$float", "$bytes")
-_REMOVED = ("$set", "$map")
-_DEEPEST = 64
+REMOVED = ("$set", "$map")
+DEEPEST = 64
 """Convex nests 16 levels; an answer with many more is not one of Convex."""
 
 
@@ -52,29 +49,35 @@ class Kind(StrEnum):
     """Arrays, objects, and fields of several kinds: strings as they are, everything else as JSON."""
 
 
+TAGS = {"$integer": Kind.INT64, "$float": Kind.FLOAT64, "$bytes": Kind.BYTES}
+"""What an object with exactly one of these keys stands for."""
+_TEXT = Kind.TEXT
+
+
 def decode(encoded: object, depth: int = 0) -> object:
     """Return the value that `encoded` stands for: int for int64, float for float64; ValueError if it is none."""
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         raise ValueError("a value nests too deep")
     match encoded:
         case None | bool() | str():
             return encoded
         case int() | float():
-            return _float(encoded)
+            return in_range(encoded)
         case list():
             return [decode(item, depth + 1) for item in encoded]
         case dict():
             tag = next(iter(encoded)) if len(encoded) == 1 else ""
-            if tag in _TAGS:
-                return _tagged(tag, encoded[tag])
-            if tag in _REMOVED:
+            if tag in TAGS:
+                return tagged(tag, encoded[tag])
+            if tag in REMOVED:
                 raise ValueError(f'"{tag}" is no type of Convex any more')
             return {str(name): decode(item, depth + 1) for name, item in encoded.items()}
         case _:
             raise ValueError(f"no value of Convex: {type(encoded).__name__}")
 
 
-def _float(number: float) -> float:
+def in_range(number: float) -> float:
+    """Return a number of JSON as the float64 that it is; ValueError if it is none."""
     try:
         value = float(number)
     except OverflowError as error:
@@ -84,7 +87,8 @@ def _float(number: float) -> float:
     return value
 
 
-def _tagged(tag: str, payload: object) -> object:
+def tagged(tag: str, payload: object) -> object:
+    """Return the value that an object of only this tag and payload stands for; ValueError if it is none."""
     if not isinstance(payload, str):
         raise ValueError(f'"{tag}" holds no text')
     try:
@@ -101,57 +105,6 @@ def _tagged(tag: str, payload: object) -> object:
     if math.isfinite(value) and value != 0:
         raise ValueError('"$float" holds a number that has a form of its own')
     return value
-
-
-def plain(encoded: object, depth: int = 0) -> object:
-    """Return `encoded` with every number as a float; ValueError unless it is a value, as `decode` says it.
-
-    Every value that is read goes through here, so types are asked for in the order in which they are common.
-    """
-    kind = type(encoded)
-    if kind is str or kind is bool or encoded is None:
-        return encoded
-    if kind is float or kind is int:
-        return _float(encoded)  # type: ignore[arg-type]
-    if depth > _DEEPEST:
-        raise ValueError("a value nests too deep")
-    if isinstance(encoded, dict):
-        if len(encoded) == 1:
-            (tag,) = encoded
-            if tag in _TAGS:
-                _tagged(tag, encoded[tag])
-                return encoded
-            if tag in _REMOVED:
-                raise ValueError(f'"{tag}" is no type of Convex any more')
-        return {name: plain(item, depth + 1) for name, item in encoded.items()}
-    if isinstance(encoded, list):
-        return [plain(item, depth + 1) for item in encoded]
-    raise ValueError(f"no value of Convex: {kind.__name__}")
-
-
-def plain_document(value: Mapping[str, object]) -> dict[str, object]:
-    """Return the document's own fields of `value`, each as `plain` returns it."""
-    found: dict[str, object] = {}
-    for name, item in value.items():
-        if name[:1] == "_" and name not in _OWN:
-            continue
-        kind = type(item)
-        found[name] = item if kind is str or kind is bool or item is None else plain(item, 1)
-    if CREATED in found:
-        created = found[CREATED]
-        if type(created) is not float or not 0 <= created < _END_OF_TIME:
-            raise ValueError("_creationTime is no time")
-    return found
-
-
-def encoded_text(encoded: Mapping[str, object]) -> str:
-    """Return a document as one text: equal documents have equal texts, and nothing of them is lost."""
-    return _json(plain(dict(encoded)))
-
-
-def text_of(document: Mapping[str, object]) -> str:
-    """Return the text of what `plain_document` returned."""
-    return _json(document)
 
 
 def clean_text(value: object) -> str:
@@ -195,14 +148,17 @@ def _clean(value: object) -> object:
             raise ValueError(f"no value of Convex: {type(value).__name__}")
 
 
-_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+# What is written here came from JSON, or was walked to its bounded depth: it does not contain itself.
+_json = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
+).encode
 
 
 def created_at(milliseconds: object) -> datetime:
     """Return the time of `_creationTime`, cut to microseconds; ValueError if it is no such time."""
     if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float) or not milliseconds >= 0:
         raise ValueError("_creationTime is no time")
-    whole, rest = divmod(_float(milliseconds), 1000.0)
+    whole, rest = divmod(in_range(milliseconds), 1000.0)
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(whole), microseconds=int(rest * 1000))
     except OverflowError as error:
@@ -225,15 +181,9 @@ def kind_of(encoded: object) -> Kind:
     """Return the kind of a field that holds `encoded`, which `decode` accepts."""
     if (simple := _SIMPLE.get(type(encoded))) is not None:
         return simple
-    match encoded:
-        case {"$integer": _, **others} if not others:
-            return Kind.INT64
-        case {"$float": _, **others} if not others:
-            return Kind.FLOAT64
-        case {"$bytes": _, **others} if not others:
-            return Kind.BYTES
-        case _:
-            return Kind.TEXT
+    if isinstance(encoded, dict) and len(encoded) == 1:
+        return TAGS.get(next(iter(encoded)), _TEXT)
+    return _TEXT
 
 
 def join(one: Kind, other: Kind) -> Kind:
@@ -250,17 +200,6 @@ Fields = dict[str, Kind]
 def own(name: str) -> bool:
     """Say whether a top-level field belongs to the document, and not to the way it travels."""
     return not name.startswith("_") or name in _OWN
-
-
-def held(fields: Mapping[str, Kind], document: Mapping[str, object]) -> bool:
-    """Say whether `fields` hold all of `document`, still encoded, which has no names but its own."""
-    for name, value in document.items():
-        known = fields.get(name)
-        if known is not Kind.TEXT:
-            kind = kind_of(value)
-            if kind is not known and (kind is not Kind.NULL or known is None):
-                return False
-    return True
 
 
 def widened(fields: Mapping[str, Kind], document: Mapping[str, object]) -> Fields:

@@ -132,8 +132,10 @@ class LandedLog:
                 self._empty.put(page.empty)
         if page.rows.num_rows or ends_snapshot:
             with self._writing():
-                self._schemas.put(page.schemas)
-                self._known.update(page.schemas)
+                # One that is known was read from where it is kept, or put there.
+                if new := {name: table for name, table in page.schemas.items() if name not in self._known}:
+                    self._schemas.put(new)
+                    self._known.update(new)
                 self._write(page, first)
         with self._grown:
             self._at = page.checkpoint
@@ -158,16 +160,17 @@ class LandedLog:
         self._pages.mkdir(parents=True, exist_ok=True)
         failpoint("C05")
         try:
-            self._write_parquet(temporary, page, first)
+            footer = self._write_parquet(temporary, page, first)
             failpoint("C08")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         sync(self._pages)
+        self._footers[path] = footer
         self._files().append(_File(path, first, last, phase == "s"))
         failpoint("C09")
 
-    def _write_parquet(self, temporary: Path, page: Page[pa.Table], first: int) -> None:
+    def _write_parquet(self, temporary: Path, page: Page[pa.Table], first: int) -> _Footer:
         parts = self._shape.parts(self._shape.numbered(page.rows, first))
         contents = _contents(parts)
         footer = {
@@ -193,6 +196,7 @@ class LandedLog:
             file.flush()
             failpoint("C07")
             os.fsync(file.fileno())
+        return _Footer(contents, page.since, page.checkpoint)
 
     # -- the drain's side
 

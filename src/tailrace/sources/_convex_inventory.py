@@ -79,7 +79,7 @@ def identities(client: Client, known: list[Pair]) -> dict[str, str]:
         while rest and not large:
             page = _page(client, snapshot, cursor, chosen)
             snapshot, cursor = page["snapshot"], page["cursor"]
-            owner, at, inside = _owner(page), table_at(cursor), is_inside(cursor, page["values"])
+            owner, at, inside = _owner(page), table_at(cursor), is_inside(cursor, _last(page["values"]))
             if owner in rest:
                 found[table_name(*owner)] = at if inside else start or f"{low}..{at}"
                 rest.discard(owner)
@@ -104,15 +104,14 @@ def table_at(cursor: object) -> str:
     return tablet if isinstance(tablet, str) else ""
 
 
-def is_inside(cursor: object, values: object) -> bool:
-    """Say whether `cursor` points into the table that `values` are of: at the last of them."""
-    last = values[-1].get("_id") if isinstance(values, list) and values else None
+def is_inside(cursor: object, last: object) -> bool:
+    """Say whether `cursor` points into the table of the page before it: at the document `last` of it."""
     return isinstance(cursor, str) and isinstance(last, str) and json.dumps(last) in cursor
 
 
-def identity(cursor: str | None, following: str | None, values: object) -> str:
-    """Return what the cursors before and after a page of a snapshot tell of its table."""
-    exact = following if cursor is None and is_inside(following, values) else cursor
+def identity(cursor: str | None, following: str | None, last: str) -> str:
+    """Return what the cursors before and after a page of a snapshot, which ends with `last`, tell of its table."""
+    exact = following if cursor is None and is_inside(following, last) else cursor
     return table_at(exact) or f"..{table_at(following)}"
 
 
@@ -161,6 +160,11 @@ def _page(client: Client, snapshot: object, cursor: object, selection: Mapping[s
     if not isinstance(page, dict) or not {"values", "snapshot", "cursor"} <= page.keys():
         raise broken("a page of a snapshot lacks a part")
     return page
+
+
+def _last(values: object) -> object:
+    last = values[-1] if isinstance(values, list) and values else None
+    return last.get("_id") if isinstance(last, Mapping) else None
 
 
 def _owner(page: Mapping[str, object]) -> Pair:

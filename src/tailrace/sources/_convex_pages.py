@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tailrace.core.errors import Halt, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.sources._convex_client import RESYNC, Client
-from tailrace.sources._convex_rows import Row, broken, row_of
+from tailrace.sources._convex_rows import Rows, broken, rows_of
 from tailrace.sources._convex_selection import Selection
 
 _ROW, _ANSWER = 4096, 64
@@ -25,8 +25,7 @@ class SnapshotPage:
     at: int
     cursor: str | None
     following: str | None
-    rows: list[Row]
-    answer: Mapping[str, object]
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class DeltaPage:
 
     at: int
     more: bool
-    rows: list[Row]
+    rows: Rows
 
 
 def walk(
@@ -54,14 +53,36 @@ def walk(
         if following is not None:
             client.ask("list_snapshot", {"snapshot": at, "cursor": following, "selection": selection.wire})
         found = _rows(answer, selection, delta=False)
-        if (snapshot is not None and at != snapshot) or any(row.ts > at for row in found):
+        if (snapshot is not None and at != snapshot) or max(found.stamps, default=0) > at:
             raise broken("a page is of another snapshot")
         if more != (following is not None) or (more and following == cursor):
             raise broken("a page says that more follows, and not where")
-        yield SnapshotPage(at, cursor, following, found, answer)
+        yield SnapshotPage(at, cursor, following, found)
         if following is None:
             return
         snapshot, cursor = at, following
+
+
+def gathered(answers: Iterator[SnapshotPage], most: int) -> Iterator[list[SnapshotPage]]:
+    """Yield the answers of a snapshot some at a time, about `most` rows; those before an error come before it.
+
+    To make each of them durable takes longer than to read it.
+    """
+    some: list[SnapshotPage] = []
+    size = 0
+    try:
+        for one in answers:
+            some.append(one)
+            size += weight(one.rows)
+            if size >= most:
+                yield some
+                some, size = [], 0
+    except TailraceError:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
 
 
 def stretch(
@@ -72,15 +93,21 @@ def stretch(
     Answers are small, and to make each of them durable takes longer than to read it. With what came before an error
     comes the error: it is to be raised once the page is kept.
     """
-    found, size = DeltaPage(after, True, []), 0
+    found, size = DeltaPage(after, True, Rows()), 0
     while found.more and size < most and (goal is None or found.at < goal) and not closing():
         try:
             one = deltas(client, selection, found.at, ahead=goal)
         except TailraceError as error:
             return found, error
-        size += max(len(one.rows), sum(len(row.text) for row in one.rows) // _ROW, _ANSWER)
-        found = DeltaPage(one.at, one.more, found.rows + one.rows)
+        size += weight(one.rows)
+        found.rows.extend(one.rows)
+        found = DeltaPage(one.at, one.more, found.rows)
     return found, None
+
+
+def weight(rows: Rows) -> int:
+    """Return as how many rows an answer counts."""
+    return max(len(rows), sum(map(len, rows.texts)) // _ROW, _ANSWER)
 
 
 def deltas(client: Client, selection: Selection, after: int, ahead: int | None = 0) -> DeltaPage:
@@ -97,7 +124,7 @@ def deltas(client: Client, selection: Selection, after: int, ahead: int | None =
     if more and (ahead is None or at < ahead):
         client.ask("document_deltas", {"cursor": at, "selection": selection.wire})
     found = _rows(answer, selection, delta=True)
-    stamps = [row.ts for row in found]
+    stamps = found.stamps
     if stamps != sorted(stamps) or (stamps and not after < stamps[0] <= stamps[-1] <= at):
         raise broken("changes are not in the order of their timestamps")
     return DeltaPage(at, more, found)
@@ -117,11 +144,11 @@ def _page(answer: object) -> Mapping[str, object]:
     return answer
 
 
-def _rows(answer: Mapping[str, object], selection: Selection, *, delta: bool) -> list[Row]:
+def _rows(answer: Mapping[str, object], selection: Selection, *, delta: bool) -> Rows:
     values = answer.get("values")
     if not isinstance(values, list):
         raise broken("a page has no values")
-    return [row_of(value, selection, delta=delta) for value in values]
+    return rows_of(values, selection, delta=delta)
 
 
 def _flag(answer: Mapping[str, object], name: str) -> bool:

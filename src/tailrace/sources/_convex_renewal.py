@@ -7,6 +7,7 @@ was changed at that very timestamp is there twice, and the same.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -41,11 +42,12 @@ def read_anew(
     seen: dict[str, str] = {}
     page = None
     for page in pages.walk(client, selection.narrowed(tables), closing):
-        rows, named = landed([row._replace(ts=page.at) for row in page.rows], shapes, snapshot=False)
+        page.rows.stamps = [page.at] * len(page.rows)
+        rows, named = landed(page.rows, shapes, snapshot=False)
         parts.append(rows)
         schemas |= named
         if page.rows:
-            seen[page.rows[0].name] = inventory.identity(page.cursor, page.following, page.answer.get("values"))
+            seen[page.rows.names[0]] = inventory.identity(page.cursor, page.following, page.rows.ids[-1])
     if page is None or page.following is not None:
         return None
     return Renewal(page.at, pa.concat_tables([resets(tables, page.at - 1), *parts]), schemas, seen)
@@ -61,6 +63,6 @@ def changes_upto(
     while after < upto and not closing():
         page = pages.deltas(client, selection, after)
         if not page.more or page.at >= upto:
-            page = DeltaPage(upto, page.more, [row for row in page.rows if row.ts <= upto])
+            page = DeltaPage(upto, page.more, page.rows.first(bisect_right(page.rows.stamps, upto)))
         yield page
         after = page.at

@@ -2,67 +2,123 @@
 
 A row that breaks what the server promises halts: a wrong guess about order or identity would lose changes.
 Types are learned here: `Shapes` knows every field that a table was seen with, and each row names the shape that
-its table had by then.
+its table had by then. Rows are kept as columns, as the log wants them: there are many, and each is touched once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from tailrace.core import convex
 from tailrace.core.change import Op
+from tailrace.core.convex_documents import Documents
 from tailrace.core.errors import Halt
 from tailrace.core.table import Table
 from tailrace.envelopes.convex_rows import ARROW
 from tailrace.sources._convex_selection import Selection
 
-
-class Row(NamedTuple):
-    """One document of an answer; without a document it is a delete."""
-
-    component: str
-    table: str
-    id: str
-    ts: int
-    document: Mapping[str, object]
-    text: str
-    deleted: bool
-
-    @property
-    def name(self) -> str:
-        """The table's name among those of all components."""
-        return convex.table_name(self.component, self.table)
+_UNSAID = object()
 
 
-def row_of(value: object, selection: Selection, *, delta: bool) -> Row:
-    """Return a value of an answer as a row; halt if it is none, or one that was not asked for."""
-    if not isinstance(value, Mapping):
-        raise broken("a value is no document")
-    component, table, ts = value.get("_component", ""), value.get("_table"), value.get("_ts")
-    key, deleted = value.get(convex.ID), value.get("_deleted", False)
-    if not isinstance(component, str) or not isinstance(table, str) or not isinstance(key, str) or not key:
-        raise broken("a document has no table or no id")
-    if not isinstance(ts, int) or isinstance(ts, bool) or not 0 < ts < 1 << 63:
-        raise broken("a document has no timestamp")
-    if not isinstance(deleted, bool) or delta != ("_deleted" in value):
-        raise broken("a document does not say whether it is deleted")
-    try:
-        document = convex.plain_document(value)
-        text = convex.text_of(document)
-        text.encode()
-    except ValueError as error:
-        raise broken(f'a document of table "{convex.table_name(component, table)}" cannot be read: {error}') from error
-    if excess := selection.excess(component, table, document):
-        raise Halt(
-            "selection-ignored",
-            f'Convex sent "{excess[0]}" of table "{convex.table_name(component, table)}", which was not asked for',
-            "The server ignored the selection, as servers of before 2026 may do. Nothing was stored. "
-            "Upgrade the server, or remove the selection.",
+@dataclass(slots=True)
+class Rows:
+    """Documents of answers, one list a column; a row that is `deleted` has the id of its document and no more."""
+
+    components: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """Each table's name among those of all components."""
+    ids: list[str] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    deleted: list[bool] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    fields: dict[str, convex.Fields] = field(default_factory=dict)
+    """By name, what the documents of each table hold; a delete tells nothing of that."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def extend(self, other: Rows) -> None:
+        """Add rows behind these."""
+        self.components += other.components
+        self.tables += other.tables
+        self.names += other.names
+        self.ids += other.ids
+        self.stamps += other.stamps
+        self.deleted += other.deleted
+        self.texts += other.texts
+        for name, fields in other.fields.items():
+            self.fields[name] = convex.all_fields([self.fields.get(name, {}), fields])
+
+    def first(self, count: int) -> Rows:
+        """Return the first rows; what their fields hold may say more than they do."""
+        known = {name for name, gone in zip(self.names[:count], self.deleted, strict=False) if not gone}
+        return Rows(
+            self.components[:count],
+            self.tables[:count],
+            self.names[:count],
+            self.ids[:count],
+            self.stamps[:count],
+            self.deleted[:count],
+            self.texts[:count],
+            {name: fields for name, fields in self.fields.items() if name in known},
         )
-    return Row(component, table, key, ts, document, text, deleted)
+
+
+class _Table(NamedTuple):
+    """What is the same for every row of a table."""
+
+    name: str
+    whole: bool
+    """Every field was asked for."""
+    documents: Documents
+    deletes: Documents
+
+
+def rows_of(values: list[object], selection: Selection, *, delta: bool) -> Rows:
+    """Return the values of an answer as rows, and use them up; halt if one is none, or one that was not asked for."""
+    found = Rows()
+    tables: dict[tuple[str, str], _Table] = {}
+    for value in values:
+        if not isinstance(value, dict):
+            raise broken("a value is no document")
+        component, table, ts = value.pop("_component", ""), value.pop("_table", None), value.pop("_ts", None)
+        key, deleted = value.get(convex.ID), value.pop("_deleted", _UNSAID)
+        if not isinstance(component, str) or not isinstance(table, str) or not isinstance(key, str) or not key:
+            raise broken("a document has no table or no id")
+        if type(ts) is not int or not 0 < ts < 1 << 63:
+            raise broken("a document has no timestamp")
+        if type(deleted) is not bool if delta else deleted is not _UNSAID:
+            raise broken("a document does not say whether it is deleted")
+        of = tables.get((component, table))
+        if of is None:
+            whole = selection.is_whole(component, table)
+            of = _Table(convex.table_name(component, table), whole, Documents(), Documents())
+            tables[component, table] = of
+        try:
+            text = (of.deletes if deleted is True else of.documents).read(value)
+        except ValueError as error:
+            raise broken(f'a document of table "{of.name}" cannot be read: {error}') from error
+        if not of.whole and (excess := selection.excess(component, table, filter(convex.own, value))):
+            raise Halt(
+                "selection-ignored",
+                f'Convex sent "{excess[0]}" of table "{of.name}", which was not asked for',
+                "The server ignored the selection, as servers of before 2026 may do. Nothing was stored. "
+                "Upgrade the server, or remove the selection.",
+            )
+        found.components.append(component)
+        found.tables.append(table)
+        found.names.append(of.name)
+        found.ids.append(key)
+        found.stamps.append(ts)
+        found.deleted.append(deleted is True)
+        found.texts.append(text)
+    found.fields = {of.name: of.documents.fields for of in tables.values() if of.documents.fields}
+    return found
 
 
 def broken(what: str) -> Halt:
@@ -88,31 +144,33 @@ class Shapes:
             self._tables[name] = shape, shape.fingerprint()
         return self._tables[name]
 
-    def see(self, name: str, document: Mapping[str, object]) -> None:
-        """Widen the shape of the table `name` to what `document` holds."""
+    def see(self, name: str, fields: convex.Fields) -> None:
+        """Widen the shape of the table `name` to what was seen of it."""
         have = self._fields.get(name, {})
-        if not convex.held(have, document):
-            self._fields[name] = convex.widened(have, document)
+        wider = convex.all_fields([have, fields])
+        if wider != have:
+            self._fields[name] = wider
             self._tables.pop(name, None)
 
 
-def landed(rows: list[Row], shapes: Shapes, *, snapshot: bool) -> tuple[pa.Table, dict[str, Table]]:
+def landed(rows: Rows, shapes: Shapes, *, snapshot: bool) -> tuple[pa.Table, dict[str, Table]]:
     """Return `rows` as rows of the log, and the shapes they name: those of the end of the page."""
-    names = [row.name for row in rows]
-    # A delete tells nothing of a table's shape, so none is made for it.
-    for name, row in zip(names, rows, strict=True):
-        if not row.deleted:
-            shapes.see(name, row.document)
-    found = {name: shapes.of(name) for name, row in zip(names, rows, strict=True) if not row.deleted}
-    upsert = Op.READ if snapshot else Op.UPDATE
+    for name, fields in rows.fields.items():
+        shapes.see(name, fields)
+    found = {name: shapes.of(name) for name in rows.fields}
+    prints = {name: print_ for name, (_, print_) in found.items()}
+    upsert, delete = (Op.READ if snapshot else Op.UPDATE).value, Op.DELETE.value
     columns = {
-        "component_path": [row.component for row in rows],
-        "table_name": [row.table for row in rows],
-        "document_id": [row.id for row in rows],
-        "timestamp": [row.ts for row in rows],
-        "op": [Op.DELETE.value if row.deleted else upsert.value for row in rows],
-        "schema_fingerprint": ["" if row.deleted else found[name][1] for name, row in zip(names, rows, strict=True)],
-        "document": [row.text for row in rows],
+        "component_path": rows.components,
+        "table_name": rows.tables,
+        "document_id": rows.ids,
+        "timestamp": rows.stamps,
+        "op": [delete if gone else upsert for gone in rows.deleted],
+        # A delete tells nothing of a table's shape, so it names none.
+        "schema_fingerprint": [
+            "" if gone else prints[name] for name, gone in zip(rows.names, rows.deleted, strict=True)
+        ],
+        "document": rows.texts,
     }
     return pa.table(columns, schema=ARROW), {print_: shape for shape, print_ in found.values()}
 

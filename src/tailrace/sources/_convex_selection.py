@@ -37,6 +37,10 @@ class Selection:
         """Say whether rows of this table were asked for."""
         return self._fields(component, table) is not None
 
+    def is_whole(self, component: str, table: str) -> bool:
+        """Say whether every field of this table was asked for."""
+        return self._fields(component, table) == _EVERYTHING
+
     def excess(self, component: str, table: str, names: Iterable[str]) -> list[str]:
         """Return which of the fields `names` of a row of this table were not asked for."""
         fields = self._fields(component, table)

@@ -30,7 +30,7 @@ from tailrace.sources import _convex_pages as pages
 from tailrace.sources._convex_client import RESYNC, Bounds, Client, deployment_of
 from tailrace.sources._convex_inventory import Pair
 from tailrace.sources._convex_renewal import changes_upto, read_anew
-from tailrace.sources._convex_rows import Shapes, landed, resets
+from tailrace.sources._convex_rows import Rows, Shapes, landed, resets
 from tailrace.sources._convex_selection import Selection
 
 ENVELOPE = "convex"
@@ -86,7 +86,7 @@ class Pace:
     poll_seconds: float = 2.0
     inventory_seconds: float = 600.0
     page_rows: int = 8192
-    """About how many changes are made durable at a time, while there are more."""
+    """About how many rows are made durable at a time, while there are more."""
 
 
 def connect(options: Options, bounds: Bounds | None = None) -> tuple[Client, Selection]:
@@ -208,18 +208,21 @@ class ConvexSource:
         before: Checkpoint | None = since
         first = self._begin(walk) if since is None else None
         begun = (int(since.snapshot), since.cursor) if since else (None, None)
-        for found in pages.walk(self._client, self._selection, self._closing.is_set, *begun):
-            rows, schemas = landed(found.rows, walk.shapes, snapshot=True)
+        answers = pages.walk(self._client, self._selection, self._closing.is_set, *begun)
+        for some in pages.gathered(answers, self._pace.page_rows):
+            found = Rows()
+            for one in some:
+                found.extend(one.rows)
+                if one.rows:
+                    walk.seen[one.rows.names[0]] = inventory.identity(one.cursor, one.following, one.rows.ids[-1])
+            rows, schemas = landed(found, walk.shapes, snapshot=True)
             if first is not None:
                 rows, first = pa.concat_tables([first, rows]), None
-            if found.rows:
-                identity = inventory.identity(found.cursor, found.following, found.answer.get("values"))
-                walk.seen[found.rows[0].name] = identity
-            scope = self._scope(walk)
+            scope, at, following = self._scope(walk), str(some[-1].at), some[-1].following
             after: Checkpoint = (
-                Tailing(self._origin, str(found.at), scope)
-                if found.following is None
-                else Snapshotting(self._origin, str(found.at), found.following, scope)
+                Tailing(self._origin, at, scope)
+                if following is None
+                else Snapshotting(self._origin, at, following, scope)
             )
             yield Page(rows, before, after, schemas)
             before = after
