@@ -281,7 +281,8 @@ class KafkaLog:
                 F.count_if(truncate).alias("truncates"),
                 F.max("partial").alias("partial"),
                 F.min("position").alias("lowest"),
-                F.max(F.col("partial") & F.col("old_key").isNotNull()).alias("moved"),
+                F.max(F.col("before").isNotNull()).alias("before"),
+                F.max(F.col("partial") & F.coalesce("old_key", "before").isNotNull()).alias("moved"),
             )
             .collect()
         )
@@ -312,6 +313,7 @@ class KafkaLog:
             found = {landed_rows.TRUNCATE} if group["truncates"] else set()
             found |= {landed_rows.PARTIAL} if group["partial"] else set()
             found |= {landed_rows.MOVED} if group["moved"] else set()
+            found |= {landed_rows.BEFORE} if group["before"] else set()
             features[table] = features.get(table, frozenset()) | found
         return Contents(counts, features, lowest, aside), schemas, unreadable
 
