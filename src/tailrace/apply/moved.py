@@ -1,4 +1,4 @@
-"""Rows whose key changed while a long value did not: the value is taken over from the row's old key.
+"""Rows whose key changed: an update of one becomes two changes, and a long value that did not change is taken over.
 
 A changed key reaches us as a delete of the old key and a create of the new one. The create leaves out
 what was not rewritten (unchanged TOAST), and unlike an update it has no row of its own key to keep it
