@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from tailrace.apply.target import Mark
+from tailrace.config.platform import RetryConfig
+from tailrace.control.checkpoints import Checkpoints
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Rejects
 from tailrace.core.errors import Halt
@@ -20,6 +23,7 @@ from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
 from tailrace.runtime.rules import Choice, Rules
+from tailrace.runtime.run import Job, run
 from tailrace.targets.memory import MemoryTarget
 from tests.contracts.log import ITEMS, NOTES, chain
 
@@ -110,3 +114,12 @@ def test_a_table_that_was_made_anew_and_is_empty_hides_no_gap(log: LandedLog, tm
     with pytest.raises(Halt) as halted:
         work.next_slice(work.at())
     assert halted.value.code == "log-gap"
+
+
+def test_a_run_that_finds_nothing_new_says_what_the_target_has(log: LandedLog, tmp_path: Path) -> None:
+    work = drain_into(tmp_path, log, items=9, notes=9)
+    work.progress.save("t", "log", 9, {ITEMS.name: Mark("log", 9), NOTES.name: Mark("log", 9)})
+    once = RetryConfig(max_attempts=1)
+    nothing = Job("p", None, None, log.head, Checkpoints(tmp_path), [(work, once)], once, Silent(), lambda: None)
+    done = run(nothing, threading.Event(), once=True).targets[0]
+    assert (done.status, done.slices, done.upto) == ("done", 0, 9)

@@ -1,4 +1,4 @@
-"""Rows whose key changed while a long value did not: the value is taken over from the row's old key.
+"""Rows whose key changed: an update of one becomes two changes, and a long value that did not change is taken over.
 
 A changed key reaches us as a delete of the old key and a create of the new one. The create leaves out
 what was not rewritten (unchanged TOAST), and unlike an update it has no row of its own key to keep it
@@ -14,7 +14,7 @@ from functools import reduce
 from operator import and_
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tailrace.apply.engine import OFFSET, OLD_KEY, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
@@ -46,6 +46,29 @@ def carry_over(events: DataFrame, before: DataFrame | None, table: Table) -> Dat
         for name in (UNCHANGED, *_values(table))
     }
     return joined.select(*(replaced.get(name, column(name)).alias(name) for name in events.columns))
+
+
+def split(events: DataFrame, table: Table, seen: Observation) -> DataFrame:
+    """Make two changes of an update that gave its row another key: the delete of the old one, and a create.
+
+    A connector does this itself for the key that it knows. Where the target's key is another one, or somebody else
+    wrote the messages, only the row before says it. `seen` counts as `moved` how many events came on top.
+    """
+    old, keys = column(OLD_KEY), table.keys
+    whole = reduce(and_, (old[key].isNotNull() for key in keys))
+    same = reduce(and_, (old[key].eqNullSafe(column(key)) for key in keys))
+    moved = (column(OP) == Op.UPDATE.value) & column(PROBLEM).isNull() & old.isNotNull() & whole & ~same
+    parts = F.array(F.lit(Op.DELETE.value), F.lit(Op.CREATE.value))
+    rows = events.select("*", F.explode(F.when(moved, parts).otherwise(F.array(column(OP)))).alias("_cdc_part"))
+    gone = (column(OP) == Op.UPDATE.value) & (F.col("_cdc_part") == Op.DELETE.value)
+    changed = {
+        OP: F.col("_cdc_part"),
+        UNCHANGED: F.when(gone, F.array().cast("array<string>")).otherwise(column(UNCHANGED)),
+        **{key: F.when(gone, old[key]).otherwise(column(key)) for key in keys},
+        **{name: F.when(~gone, column(name)) for name in _values(table)},
+    }
+    rows = rows.observe(seen, F.count_if(gone).alias("moved"))
+    return rows.select(*(changed.get(name, column(name)).alias(name) for name in events.columns))
 
 
 def _place() -> Expression:

@@ -10,6 +10,7 @@ of it was sent again. Each topic holds one table, called like the topic.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ _SECONDS_BELOW = 100_000_000_000
 """A time below this is shown as one in seconds: in milliseconds it would lie before 1974."""
 
 
+_WHOLE_NUMBER = "^(0|-?[1-9][0-9]{0,17})$"
 _NUMBER = "decimal(28,9)"
 """As many digits before the point as 64 bits may hold, and nanoseconds after it."""
 
@@ -56,8 +58,9 @@ class Custom:
         op = word
         for theirs, ours in self.op_map.items():
             op = F.when(word == theirs, ours).otherwise(op)
-        after = _at("text", self.after_field)
-        before = _at("text", self.before_field) if self.before_field else F.lit(None).cast("string")
+        nothing = F.lit(None).cast("string")
+        after = self._with_key(_at("text", self.after_field))
+        before = self._with_key(_at("text", self.before_field)) if self.before_field else nothing
         row = F.when(op == Op.DELETE.value, F.coalesce(before, after, self._key_row())).when(
             op != Op.TRUNCATE.value, after
         )
@@ -65,12 +68,12 @@ class Custom:
         rows = rows.select(
             "topic", "partition", "offset", "value", "text", F.col("topic").alias("table"), F.lit("").alias("schema"),
             op.alias("op"), position.alias("position"), instant(millis).alias("changed_at"),
-            row.alias("row"), F.lit(None).cast("string").alias("old_key"), F.lit(False).alias("partial"),
-            before.alias("before"),
+            row.alias("row"), nothing.alias("old_key"), nothing.alias("before"), F.lit(False).alias("partial"),
+            before.alias("old_row"),
         )  # fmt: skip
         key = self.key_field.rpartition(".")[2]
-        moved = (F.col("op") == Op.UPDATE.value) & (_at("before", key) != _at("row", key))
-        rows = message.split_moves(rows, moved, F.col("before"))
+        moved = (F.col("op") == Op.UPDATE.value) & (_at("old_row", key) != _at("row", key))
+        rows = message.split_moves(rows, moved, F.col("old_row"))
         corrupt = F.get_json_object("text", "$").isNull() | F.col("op").isNull()
         known = F.col("op").isin([op.value for op in Op])
         return rows.withColumn("fate", message.fate(max_bytes, corrupt, F.lit(None), known)).select(*message.COLUMNS)
@@ -87,26 +90,36 @@ class Custom:
         return None
 
     def keys(self, sample: Sample) -> tuple[str, ...]:
-        """Return the last name of `key_field`, which a row has too."""
+        """Return the last name of `key_field`, which a row has too or is given."""
         return (self.key_field.rpartition(".")[2],)
 
     def open_rows(self, rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
         """Give the images their types."""
         return message.open_json(rows, table, PLACEHOLDER)
 
+    def _with_key(self, row: Expression) -> Expression:
+        """Return a row with its key in it, also where the message has the key beside the row only."""
+        if self.key_field.startswith(f"{self.after_field}."):
+            return row
+        name, alone = self.key_field.rpartition(".")[2], self._from_path()
+        lacks = F.get_json_object(row, f"$['{name}']").isNull() & row.startswith("{") & alone.isNotNull()
+        # Of a name that stands twice in JSON, the last one counts.
+        joined = F.concat(row.substr(F.lit(1), F.length(row) - 1), F.lit(","), alone.substr(F.lit(2), F.length(alone)))
+        return F.when(lacks, F.when(F.size(F.json_object_keys(row)) > 0, joined).otherwise(alone)).otherwise(row)
+
     def _key_row(self) -> Expression:
         """Return a row of which only the key is known: from its own path, else from the message's key."""
-        name = self.key_field.rpartition(".")[2].replace("\\", "\\\\").replace('"', '\\"')
-        key = _at("text", self.key_field)
-        quoted = F.when(key.try_cast("bigint").isNotNull(), key).otherwise(F.to_json(F.struct(key.alias("k"))))
-        from_path = F.when(
-            key.isNotNull(),
-            F.when(quoted == key, F.concat(F.lit(f'{{"{name}":'), key, F.lit("}"))).otherwise(
-                F.regexp_replace(quoted, r'^\{"k":', f'{{"{name}":'.replace("\\", "\\\\").replace("$", "\\$"))
-            ),
-        )
+        name = self.key_field.rpartition(".")[2]
         whole = message.key_text(F.col("key"))
-        return F.coalesce(from_path, F.when(F.get_json_object(whole, f"$['{name}']").isNotNull(), whole))
+        return F.coalesce(self._from_path(), F.when(F.get_json_object(whole, f"$['{name}']").isNotNull(), whole))
+
+    def _from_path(self) -> Expression:
+        """Return a row that holds what stands at `key_field` and nothing else; NULL if there is nothing."""
+        key = _at("text", self.key_field)
+        # Whether it was a number or its digits in quotes is not seen here, and both are read alike.
+        value = F.when(key.rlike(_WHOLE_NUMBER), key).otherwise(_quoted(key))
+        name = json.dumps(self.key_field.rpartition(".")[2], ensure_ascii=False)
+        return F.when(key.isNotNull(), F.concat(F.lit(f"{{{name}:"), value, F.lit("}")))
 
     def _position(self, epoch: int) -> tuple[Expression, Expression]:
         offset = fixed(F.col("offset"))
@@ -121,6 +134,12 @@ class Custom:
         place = F.concat(fixed(whole.try_cast("bigint").bitwiseXOR(F.lit(-(1 << 63)))), fixed(rest, 8), offset)
         scaled = F.when(number.between(-_SECONDS_BELOW, _SECONDS_BELOW), number * 1000).otherwise(number)
         return F.floor(scaled).try_cast("bigint"), at(epoch, Phase.CHANGE, place)
+
+
+def _quoted(text: Expression) -> Expression:
+    """Return `text` as JSON writes it."""
+    wrapped = F.to_json(F.struct(text.alias("k")))
+    return wrapped.substr(F.lit(len('{"k":') + 1), F.length(wrapped) - len('{"k":}'))
 
 
 def _at(column: str, path: str) -> Expression:

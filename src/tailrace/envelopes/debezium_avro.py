@@ -78,6 +78,7 @@ class DebeziumAvro:
             F.coalesce(F.col("id").cast("string"), F.lit("")).alias("schema"),
             F.col("m.op").alias("op"), position(epoch).alias("position"),
             instant(source["ts_ms"]).alias("changed_at"), F.col("body").alias("row"),
+            F.when((F.col("m.op") == Op.UPDATE.value) & self._may_have_before(), F.lit("")).alias("before"),
             self._may_be_partial().alias("partial"),
         )  # fmt: skip
         learned = F.col("id").isin(*self._known) if self._known else F.lit(False)
@@ -139,10 +140,22 @@ class DebeziumAvro:
         rows = _decoded(rows, "row", {n: (F.col("schema") == str(n), self._schema(n), None) for n in ids})
         deleted = F.col("op") == Op.DELETE.value
         images = {n: F.when(deleted, _datum(n)["before"]).otherwise(_datum(n)["after"]) for n in ids}
-        rows = rows.select(*message.COLUMNS, *(image.alias(_image_of(n)) for n, image in images.items()))
-        rebuilt = [F.when(F.col("schema") == str(n), F.struct(*_cells(F.col(_image_of(n)), table))) for n in ids]
-        image = F.coalesce(*rebuilt) if rebuilt else nothing
-        parsed = rows.select(*(F.col(name) for name in message.COLUMNS if name != "row"), image.alias("m"))
+        olds = {n: F.when(F.col("op") == Op.UPDATE.value, _datum(n)["before"]) for n in ids}
+        rows = rows.select(
+            *message.COLUMNS,
+            *(image.alias(_image_of(n)) for n, image in images.items()),
+            *(old.alias(_old_of(n)) for n, old in olds.items()),
+        )
+
+        def rebuilt(name: Callable[[int], str]) -> Expression:
+            cells = (F.when(F.col("schema") == str(n), F.struct(*_cells(F.col(name(n)), table))) for n in ids)
+            return F.coalesce(*cells) if ids else nothing
+
+        parsed = rows.select(
+            *(F.col(name) for name in message.COLUMNS if name != "row"),
+            rebuilt(_image_of).alias("m"),
+            rebuilt(_old_of).alias("old"),
+        )
         raw = {column.name: F.col("m")[f"c{n}"] for n, column in enumerate(table.columns)}
         values = {column.name: decode(column.encoding, column.type)(raw[column.name]) for column in table.columns}
         unsent = {c.name: found for c in table.columns if (found := self._unsent(raw[c.name], c)) is not None}
@@ -152,12 +165,20 @@ class DebeziumAvro:
             if can_fail(column.encoding):
                 failed = unreadable(column, raw[column.name], values[column.name], table.keys, F.col("op"))
                 problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
-        return message.opened(parsed, values, unsent, problem, message.old_key(table))
+        old = (decode(c.encoding, c.type)(F.col("old")[f"c{n}"]).alias(c.name) for n, c in enumerate(table.columns))
+        before = F.when(F.col("old.there"), F.struct(*old))
+        return message.opened(parsed, values, unsent, problem, F.coalesce(message.old_key(table), before))
 
     def _schema(self, number: int) -> Mapping[str, Any]:
         if number not in self._known:
             self._known[number] = self._writer(number)
         return self._known[number]
+
+    def _may_have_before(self) -> Expression:
+        """Say whether a message may hold the row as it was: a union that comes first begins with which part it is."""
+        told = [number for number, schema in self._known.items() if _before_first(schema)]
+        nothing = F.col("id").isin(*told) & (F.substring("body", 1, 1) == F.lit(b"\0")) if told else F.lit(False)
+        return ~F.coalesce(nothing, F.lit(False))
 
     def _may_be_partial(self) -> Expression:
         numbers = b"".join(_zigzag(byte) for byte in self._placeholder)
@@ -220,6 +241,10 @@ def _image_of(number: int) -> str:
     return f"image_{number}"
 
 
+def _old_of(number: int) -> str:
+    return f"old_{number}"
+
+
 def _reader(schema: _Schema) -> tuple[_Schema, _Schema] | None:
     """Return the writer's schema, and one that reads operation and source and passes over the row."""
     fields = {field["name"]: field for field in schema.get("fields", ())} if isinstance(schema, Mapping) else {}
@@ -228,6 +253,13 @@ def _reader(schema: _Schema) -> tuple[_Schema, _Schema] | None:
         return None
     wanted = [field for field in source["fields"] if field["name"] in _SOURCE]
     return schema, {**schema, "fields": [{**fields["source"], "type": {**source, "fields": wanted}}, fields["op"]]}
+
+
+def _before_first(schema: _Schema) -> bool:
+    """Say whether messages of `schema` begin with the row as it was, or with that there is none."""
+    first = next(iter(schema.get("fields", ())), None) if isinstance(schema, Mapping) else None
+    kind = first["type"] if isinstance(first, Mapping) and first.get("name") == "before" else None
+    return isinstance(kind, list) and kind[:1] == ["null"]
 
 
 def _peeked(number: int, reader: _Schema) -> Expression:

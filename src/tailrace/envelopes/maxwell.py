@@ -70,7 +70,8 @@ class Maxwell:
         rows = rows.select(
             "topic", "partition", "offset", "key", "value", "m", table.alias("table"), F.lit("").alias("schema"),
             op.alias("op"), position.alias("position"), changed_at.alias("changed_at"),
-            F.col("m.data").alias("row"), F.lit(None).cast("string").alias("old_key"), F.lit(False).alias("partial"),
+            F.col("m.data").alias("row"), F.lit(None).cast("string").alias("old_key"),
+            F.lit(None).cast("string").alias("before"), F.lit(False).alias("partial"),
         )  # fmt: skip
         rows = message.split_moves(rows, _moved(), _old_row())
         corrupt = F.col("m._corrupt").isNotNull() | F.col("m.type").isNull()

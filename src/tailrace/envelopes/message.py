@@ -9,6 +9,7 @@ slice before its tables are folded; `open_rows` then gives the rows of one table
     op position changed_at   the change
     row                      the image as JSON text: the row as it became, for a delete as it was
     old_key                  the key that the row had before, as JSON text, where a create is half of a change of key
+    before                   of an update, the row as it was, as JSON text; empty where `row` has it as well
     partial                  the image may say of a column that its value was not sent
     fate                     NULL for a change, empty for what means nothing by design, else why it is rejected
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +42,7 @@ COLUMNS = (
     "changed_at",
     "row",
     "old_key",
+    "before",
     "partial",
     "fate",
 )
@@ -109,7 +111,8 @@ def open_json(rows: DataFrame, table: Table, placeholder: str) -> DataFrame:
             if column.name in unsent:
                 failed &= ~unsent[column.name]
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
-    return opened(parsed, values, unsent, problem, old_key(table))
+    before = _read("before", table, table.names())
+    return opened(parsed, values, unsent, problem, F.coalesce(old_key(table), before))
 
 
 def opened(
@@ -146,15 +149,18 @@ def no_row(table: Table) -> Expression:
 
 def old_key(table: Table) -> Expression:
     """Return the old key as a struct of every column: which of them the target goes by is not known here."""
-    fields = ", ".join(f"{quoted(table.column(key).name)}: {raw_type(table.column(key))}" for key in table.keys)
-    if not fields:
-        return no_row(table)
-    key = F.from_json("old_key", f"struct<{fields}>")
+    return _read("old_key", table, table.keys) if table.keys else no_row(table)
+
+
+def _read(text: str, table: Table, names: Collection[str]) -> Expression:
+    """Return the columns `names` of the image in the column `text`, in a struct of every column."""
+    fields = ", ".join(f"{quoted(name)}: {raw_type(table.column(name))}" for name in names)
+    image = F.from_json(text, f"struct<{fields}>")
     values = (
-        (decode(c.encoding, c.type)(key[c.name]) if c.name in table.keys else F.lit(None).cast(c.type)).alias(c.name)
+        (decode(c.encoding, c.type)(image[c.name]) if c.name in names else F.lit(None).cast(c.type)).alias(c.name)
         for c in table.columns
     )
-    return F.when(F.col("old_key").isNotNull(), F.struct(*values))
+    return F.when(F.col(text).isNotNull(), F.struct(*values))
 
 
 def _unsent(raw: Expression, column: Column, placeholder: str) -> Expression | None:

@@ -38,6 +38,9 @@ TRUNCATE = "truncate"
 MOVED = "moved"
 """Some messages that leave columns out are creates of changed keys."""
 
+BEFORE = "before"
+"""Some updates carry the row as it was, which may have had another key."""
+
 
 def features(values: pa.ChunkedArray) -> frozenset[str]:
     """Say what is special about some of our own messages, so that a reader plans for it before reading.

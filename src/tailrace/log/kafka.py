@@ -282,7 +282,8 @@ class KafkaLog:
                 # As a set: beside one Spark aggregates texts by hash, and without one it sorts all rows.
                 F.array_max(F.collect_set("partial")).alias("partial"),
                 F.min("position").alias("lowest"),
-                F.max(F.col("partial") & F.col("old_key").isNotNull()).alias("moved"),
+                F.max(F.col("before").isNotNull()).alias("before"),
+                F.max(F.col("partial") & F.coalesce("old_key", "before").isNotNull()).alias("moved"),
             )
             .collect()
         )
@@ -313,6 +314,7 @@ class KafkaLog:
             found = {landed_rows.TRUNCATE} if group["truncates"] else set()
             found |= {landed_rows.PARTIAL} if group["partial"] else set()
             found |= {landed_rows.MOVED} if group["moved"] else set()
+            found |= {landed_rows.BEFORE} if group["before"] else set()
             features[table] = features.get(table, frozenset()) | found
         return Contents(counts, features, lowest, aside), schemas, unreadable
 

@@ -12,7 +12,7 @@ from operator import or_
 from typing import Protocol, runtime_checkable
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
@@ -20,7 +20,7 @@ from tailrace.apply import engine
 from tailrace.apply.engine import OFFSET, PARTITION, PROBLEM, TOPIC, column
 from tailrace.apply.flow import Flow, Tally
 from tailrace.apply.history import Tracking
-from tailrace.apply.moved import carry_over
+from tailrace.apply.moved import carry_over, split
 from tailrace.apply.target import Applied, Mark, Sending, Target
 from tailrace.control.rejects import Aside, Rejected
 from tailrace.core import offsets
@@ -145,6 +145,9 @@ class Fold:
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
         old = F.lit(False) if again else included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
+        moves = Observation() if self._may_move(piece, topic) else None
+        if moves is not None:
+            events = split(events, shape, moves)
         if piece.has(topic, landed_rows.MOVED) and partial:
             events = carry_over(events, self._alive(choice.table) if have else None, shape)
         if partial:
@@ -181,7 +184,12 @@ class Fold:
         if have is not None and (fitted.add or fitted.widen):
             changes = [f"added {c.name}" for c in fitted.add] + [f"widened {c.name}" for c in fitted.widen]
             self._report.evolved(self.target.name, choice.table, changes)
-        return _counts(choice.table, read, outcome.tally, outcome.done)
+        return _counts(choice.table, read + (moves.get["moved"] if moves else 0), outcome.tally, outcome.done)
+
+    def _may_move(self, piece: Slice, topic: str) -> bool:
+        """Say whether an update may have changed the key of its row, and the target's rows have keys."""
+        rows = self._rules.mode != "append" and not isinstance(self.target, Sending)
+        return rows and piece.has(topic, landed_rows.BEFORE)
 
     def settle(self, upto: int) -> None:
         """Take note that every table has the log up to `upto`; doing it again does nothing."""

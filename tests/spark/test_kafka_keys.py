@@ -1,0 +1,98 @@
+"""Which row a message is about, where the message itself does not say it plainly: keys that change, keys beside the row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.envelopes.custom import Custom
+from tailrace.log._memory_cluster import MemoryCluster
+from tests.topics_in_memory import Pipeline, total
+
+TOPIC, TABLE = "cdc.public.orders", "public.orders"
+UNSENT = "__debezium_unavailable_value"
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    made = MemoryCluster()
+    made.create(TOPIC, 1)
+    return made
+
+
+def put(cluster: MemoryCluster, key: Any, op: str, lsn: int, before: Any, after: Any) -> None:
+    source = {"connector": "postgresql", "schema": "public", "table": "orders", "lsn": lsn, "ts_ms": 1}
+    body = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1}
+    cluster.put(TOPIC, 0, None if key is None else json.dumps(key).encode(), json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(("keyed", "max_rows"), [(True, 2), (False, 1000)])
+def test_an_update_that_changes_the_key_leaves_no_row_behind(
+    *, keyed: bool, max_rows: int, cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    def key(number: int) -> dict[str, int] | None:
+        return {"id": number} if keyed else None
+
+    put(cluster, key(1), "c", 10, None, {"id": 1, "name": "a", "long": "x"})
+    put(cluster, key(2), "c", 11, None, {"id": 2, "name": "b", "long": "y"})
+    put(cluster, key(9), "u", 12, {"id": 1, "name": "a"}, {"id": 9, "name": "moved", "long": UNSENT})
+    put(cluster, key(2), "u", 13, {"id": 2, "name": "b", "long": "y"}, {"id": 2, "name": "stayed", "long": "y"})
+    put(cluster, key(3), "u", 14, {"id": None, "name": "c"}, {"id": 3, "name": "nothing known of before", "long": "z"})
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], keys={TABLE: ("id",)})
+    counts = pipeline.drain(max_rows)
+    assert pipeline.rows(TABLE) == [
+        {"id": 2, "long": "y", "name": "stayed"},
+        {"id": 3, "long": "z", "name": "nothing known of before"},
+        {"id": 9, "long": "x", "name": "moved"},
+    ]
+    # The one that moved is two changes: a delete and a create.
+    assert (total(counts, "read"), total(counts, "applied")) == (6, 6)
+    put(cluster, key(9), "u", 12, {"id": 1, "name": "a"}, {"id": 9, "name": "moved", "long": "x"})
+    again = pipeline.drain(max_rows)
+    assert (total(again, "read"), total(again, "superseded")) == (2, 2)
+
+
+def test_the_key_that_the_sink_names_may_change_as_well(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    put(cluster, {"id": 1}, "c", 10, None, {"id": 1, "mail": "a"})
+    put(cluster, {"id": 1}, "u", 11, {"id": 1, "mail": "a"}, {"id": 1, "mail": "b"})
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], keys={TABLE: ("mail",)})
+    pipeline.drain()
+    assert pipeline.rows(TABLE) == [{"id": 1, "mail": "b"}]
+
+
+def test_a_table_of_events_has_one_row_for_each(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    put(cluster, {"id": 1}, "c", 10, None, {"id": 1, "name": "a"})
+    put(cluster, {"id": 2}, "u", 11, {"id": 1, "name": "a"}, {"id": 2, "name": "b"})
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], mode="append")
+    assert total(pipeline.drain(), "applied") == 2
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [1, 2]
+
+
+def test_the_key_of_a_custom_message_may_stand_beside_its_row(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    def send(pk: str, op: str, row: Any) -> None:
+        cluster.put(TOPIC, 0, None, json.dumps({"meta": {"pk": pk}, "op": op, "row": row}).encode())
+
+    send("007", "c", {"name": "a"})
+    send('b"c', "c", {"name": "b"})
+    send("d", "c", {})
+    send("e", "c", {"pk": "its own", "name": "e"})
+    send("f", "c", {"name": "f"})
+    send("f", "d", None)
+    send("007", "u", {"name": "a2"})
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TOPIC], Custom("op", "row", "meta.pk"))
+    counts = pipeline.drain()
+    assert pipeline.rows(TOPIC) == [
+        {"name": "a2", "pk": "007"},
+        {"name": "b", "pk": 'b"c'},
+        {"name": None, "pk": "d"},
+        {"name": "e", "pk": "its own"},
+    ]
+    assert total(counts, "rejected") == 0
