@@ -109,7 +109,7 @@ def main() -> None:
     words.add_argument("--seeds", type=int, default=20)
     words.add_argument("--first", type=int, default=1)
     words.add_argument("--transactions", type=int, default=10_000)
-    words.add_argument("--runs", type=int, default=2)
+    words.add_argument("--runs", type=int, default=3)
     given = words.parse_args()
     spark, agreed = session(**SMALL), 0
     for seed in range(given.first, given.first + given.seeds):
