@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.envelopes.custom import Custom
+from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.log._memory_cluster import MemoryCluster
 from tests.topics_in_memory import Pipeline, total
 
@@ -64,6 +65,47 @@ def test_the_key_that_the_sink_names_may_change_as_well(
     pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], keys={TABLE: ("mail",)})
     pipeline.drain()
     assert pipeline.rows(TABLE) == [{"id": 1, "mail": "b"}]
+
+
+ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+}
+SOURCE = [{"name": name, "type": "string"} for name in ("connector", "schema", "table")] + [
+    {"name": "lsn", "type": "long"}
+]
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": {"type": "record", "name": "Source", "fields": SOURCE}},
+        {"name": "op", "type": "string"},
+    ],
+}
+
+
+def test_a_changed_key_is_seen_in_avro(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    def text(value: str) -> bytes:
+        return bytes([2 * len(value)]) + value.encode()
+
+    def image(row: tuple[int, str] | None) -> bytes:
+        return b"\0" if row is None else b"\2" + bytes([2 * row[0]]) + text(row[1])
+
+    def send(lsn: int, op: str, before: tuple[int, str] | None, after: tuple[int, str] | None) -> None:
+        source = text("postgresql") + text("public") + text("orders") + bytes([2 * lsn])
+        body = image(before) + image(after) + source + text(op)
+        cluster.put(TOPIC, 0, b'{"id": 0}', b"\0\0\0\0\7" + body)
+
+    send(1, "c", None, (1, "a"))
+    send(2, "c", None, (2, "b"))
+    send(3, "u", None, (2, "stayed"))
+    send(4, "u", (1, "a"), (9, "moved"))
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], DebeziumAvro(lambda _: ENVELOPE))
+    assert total(pipeline.drain(), "applied") == 5
+    assert pipeline.rows(TABLE) == [{"id": 2, "name": "stayed"}, {"id": 9, "name": "moved"}]
 
 
 def test_a_table_of_events_has_one_row_for_each(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
