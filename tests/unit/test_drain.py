@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from tailrace.apply.target import Mark
+from tailrace.config.pipeline import RetryConfig
+from tailrace.control.checkpoints import Checkpoints
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Rejects
 from tailrace.core.errors import Halt
@@ -20,6 +23,7 @@ from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
 from tailrace.runtime.rules import Choice, Rules
+from tailrace.runtime.run import Job, run
 from tailrace.targets.memory import MemoryTarget
 from tests.contracts.log import ITEMS, NOTES, chain
 
@@ -110,3 +114,12 @@ def test_a_table_that_was_made_anew_and_is_empty_hides_no_gap(log: LandedLog, tm
     with pytest.raises(Halt) as halted:
         work.next_slice(work.at())
     assert halted.value.code == "log-gap"
+
+
+def test_a_run_with_nothing_to_do_says_where_the_target_stands(log: LandedLog, tmp_path: Path) -> None:
+    idle = drain_into(tmp_path, log, items=9, notes=9)
+    idle.progress.save("t", "log", 9, {})
+    policy = RetryConfig(max_attempts=1)
+    job = Job("p", None, None, log.head, Checkpoints(tmp_path), [(idle, policy)], policy, Silent(), lambda: None)
+    report = run(job, threading.Event(), once=True)
+    assert [target.to_json()["upto"] for target in report.targets] == ["9"]

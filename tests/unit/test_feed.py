@@ -31,6 +31,7 @@ from tailrace.log._examine import examine
 from tailrace.log._intake import Feed, Intake
 from tailrace.log._listing import Directory, Order
 from tailrace.log._place import Folder
+from tailrace.sources.files import Options
 
 NOW = timedelta(seconds=60)
 
@@ -259,6 +260,24 @@ def test_bytes_that_are_no_text_are_noted(tmp_path: Path) -> None:
     assert look(tmp_path / "a.csv", b"id\n\xff\n").damaged
     assert look(tmp_path / "a.csv", b"id\n\xc3").damaged
     assert not look(tmp_path / "a.csv", "id\nü\n".encode()).damaged
+
+
+def test_a_file_of_two_bytes_a_character_is_counted_as_what_it_says() -> None:
+    def look_into(content: bytes, encoding: str) -> Examined:
+        return examine(io.BytesIO(content), "a.csv", "csv", encoding, 1000)
+
+    # Neither the quote nor the line break is in these characters, though their bytes are.
+    text = 'id,"näme"\n1,\u2222\u0a0a\n2,x\n'
+    for found in (look_into(text.encode("utf-16"), "utf-16"), look_into(text.encode("utf-16-be"), "utf-16be")):
+        assert (found.problem, found.rows, found.whole, json.loads(found.header)) == ("", 3, True, ["id", "näme"])
+    assert "byte order mark" in look_into(text.encode("utf-16-le"), "utf-16").problem
+    assert "not utf-16le" in look_into(text.encode("utf-16-le")[:-1], "utf-16le").problem
+
+
+@pytest.mark.parametrize(("given", "known"), [("latin-1", "iso-8859-1"), ("UTF8", "utf-8"), ("UTF-16LE", "utf-16le")])
+def test_an_encoding_goes_by_any_of_its_names(given: str, known: str) -> None:
+    options = Options.model_validate({"path": "x", "format": "csv", "table": "t", "encoding": given})
+    assert options.encoding == known
 
 
 def test_what_is_no_parquet_says_so(tmp_path: Path) -> None:

@@ -204,7 +204,9 @@ def _drain(
             return attempt(step, retry, stop, job.report, target=work.target)
 
         if upto is not None:
-            job.report.behind(work.target, patiently(work.at), upto)
+            # Where it stands is told also when there is nothing to do.
+            target.upto = patiently(work.at)
+            job.report.behind(work.target, target.upto, upto)
         for piece, counts in drain(work, stop, patiently, upto, max_slices):
             target.add(counts, piece.upto)
         target.status = "stopped" if stop.is_set() else "done"
