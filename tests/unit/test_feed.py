@@ -401,6 +401,7 @@ def load(**changes: object) -> None:
         ),
         ({"sink": {"sink_type": "parquet", "mode": "scd2", "parquet": {"path": "x"}}}, '"parquet" has no mode'),
         ({"source": {"columns": [{"name": "id", "type": "number"}]}}, "not a type"),
+        ({"source": {"columns": [{"name": "id"}, {"name": "_cdc_x"}]}}, "such names are ours"),
         ({"source": {"format": "xml"}}, "format"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tailrace.config.model import Secret
+from tailrace.core.table import RESERVED
 
 _TYPE = re.compile(r"string|binary|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|timestamp_ntz")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
@@ -116,6 +117,8 @@ class Options(BaseModel):
     def _are_different(cls, columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
         if len({column.name.lower() for column in columns}) < len(columns):
             raise ValueError("should name each column once")
+        if any(column.name.lower().startswith(RESERVED) for column in columns):
+            raise ValueError(f"should not name a column {RESERVED}...: such names are ours")
         return columns
 
     @model_validator(mode="after")
