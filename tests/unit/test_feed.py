@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.config.load import pipeline_from
+from tailrace.config.pipeline import PipelineConfig
+from tailrace.config.platform import PlatformConfig
 from tailrace.config.yaml_text import read_yaml
 from tailrace.control.audit import Audit
+from tailrace.control.checkpoints import Life
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.feed import (
     Examined,
@@ -27,11 +31,14 @@ from tailrace.core.feed import (
     name_order,
     next_version,
 )
+from tailrace.core.table import Column, Evolution, Table, fit
 from tailrace.log._examine import examine
 from tailrace.log._intake import Feed, Intake
 from tailrace.log._listing import Directory, Order
 from tailrace.log._place import Folder
+from tailrace.runtime.feed import FileFeed
 from tailrace.sources.files import Options
+from tailrace.targets.memory import MemoryTarget
 
 NOW = timedelta(seconds=60)
 
@@ -372,7 +379,7 @@ def test_a_catalogue_that_is_torn_or_newer_halts(audit: Audit, tmp_path: Path) -
 # -- the configuration
 
 
-def load(**changes: object) -> None:
+def load(**changes: object) -> PipelineConfig:
     source = {"source_type": "files", "path": "in", "format": "csv", "table": "people"}
     columns = [{"name": "id", "type": "bigint"}, {"name": "ratio", "type": "double"}]
     text: dict[str, object] = {
@@ -381,7 +388,7 @@ def load(**changes: object) -> None:
         "cdc": changes.get("cdc", {"keys": ["id"]}),
         "sinks": [{"sink_id": "box", **dict(changes.get("sink", {"sink_type": "sqlite", "sqlite": {"path": "x.db"}}))}],  # type: ignore[call-overload]
     }
-    pipeline_from(read_yaml("p.yaml", json.dumps(text).encode()), {})
+    return pipeline_from(read_yaml("p.yaml", json.dumps(text).encode()), {}).config
 
 
 @pytest.mark.parametrize(
@@ -413,3 +420,15 @@ def test_what_cannot_be_run_is_refused(changes: dict[str, object], message: str)
 
 def test_a_feed_loads() -> None:
     load(cdc={"keys": ["id"], "sequence_by": "id", "operation_column": "op"})
+
+
+def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
+    def starting() -> SparkSession:
+        raise Halt("spark-start-failed", "Spark is asked for")
+
+    feed, life = FileFeed(load(), PlatformConfig(), tmp_path, starting), Life(log="log", epoch=1)
+    feed.audit(life).enter([(Seen("x.csv", 1, 1, "o"), Examined("ab" * 32, 1), -1)])
+    target = MemoryTarget("box", spark_session=starting, pipeline_id="p")
+    target.evolve("people", fit(None, Table("people", (Column("id", "bigint"),), ("id",)), Evolution.ALTER))
+    with pytest.raises(Halt, match="Spark is asked for"):
+        feed.lineage(life, "x.csv", [target])
