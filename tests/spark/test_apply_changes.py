@@ -23,6 +23,7 @@ from tailrace.targets.delta.tombstones import Tombstones
 from tests.contracts.target import ITEMS, put, rows_of
 
 SCHEMA = "id int, name string, size int, seq bigint, op string"
+NINES = "9" * 37
 
 
 @pytest.fixture
@@ -52,6 +53,19 @@ def test_every_row_is_accounted_for(spark: SparkSession, target: str) -> None:
     assert (second.read, second.applied, second.superseded, second.rejected) == (4, 2, 1, 1)
     assert (second.rows_inserted, second.rows_updated, second.rows_deleted) == (1, 0, 1)
     assert rows(target) == [(1, "b", 1), (3, "d", 1)]
+
+
+def test_a_table_of_the_metastore_is_made_with_its_schema(spark: SparkSession) -> None:
+    try:
+        apply(feed(spark, (1, "a", 1, 10, "u")), "delta:shop_of_a_test.items")
+        assert rows("delta:shop_of_a_test.items") == [(1, "a", 1)]
+    finally:
+        spark.sql("DROP SCHEMA IF EXISTS shop_of_a_test CASCADE")
+
+
+def test_a_folder_may_name_its_file_system(spark: SparkSession, tmp_path: Path) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u")), f"delta:file:{tmp_path}/table")
+    assert rows(f"delta:{tmp_path}/table") == [(1, "a", 1)]
 
 
 def test_rejected_rows_come_back_with_their_reason(spark: SparkSession, target: str) -> None:
@@ -251,17 +265,23 @@ def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSessio
     [
         {"keys": []},
         {"keys": ["nothing"]},
+        {"keys": "id"},
+        {"keys": [5]},
         {"sequence_by": None},
         {"sequence_by": "seq +"},
         {"sequence_by": "nothing + 1"},
+        {"sequence_by": "max(seq)"},
+        {"apply_as_deletes": "explode(array(true))"},
         {"apply_as_deletes": "seq"},
         {"apply_as_truncates": "op = = 't'"},
         {"except_column_list": ["id"]},
         {"column_list": ["id"], "except_column_list": ["op"]},
         {"stored_as_scd_type": 3},
         {"track_history_column_list": ["name"]},
+        {"track_history_column_list": ["name"], "except_column_list": ["name"], "stored_as_scd_type": 2},
         {"soft_delete_column": "gone", "stored_as_scd_type": 2},
         {"soft_delete_column": "name"},
+        {"soft_delete_column": 5},
         {"ignore_null_updates_column_list": ["id"]},
         {"on_invalid": "ignore"},
         {"schema_evolution": "guess"},
@@ -273,6 +293,28 @@ def test_arguments_that_cannot_be_meant_are_refused(spark: SparkSession, target:
     with pytest.raises(Misconfigured) as refused:
         tailrace.apply_changes(source, target, **{"keys": ["id"], "sequence_by": "seq"} | options)
     assert refused.value.code == "bad-argument"
+
+
+def test_what_is_no_source_and_no_target_is_refused(spark: SparkSession, target: str) -> None:
+    stream: Any = spark.readStream.format("rate").load().selectExpr("value AS id", "value AS seq")
+    nothing: Any = None
+    for source, where in [(nothing, target), (stream, target), (feed(spark, (1, "a", 1, 10, "u")), nothing)]:
+        with pytest.raises(Misconfigured) as refused:
+            tailrace.apply_changes(source, where, keys=["id"], sequence_by="seq")
+        assert refused.value.code in ("bad-argument", "unknown-target")
+
+
+def test_a_source_that_fails_is_told_of_as_such(spark: SparkSession, target: str) -> None:
+    with pytest.raises(Halt, match="CAST_INVALID_INPUT") as refused:
+        apply(feed(spark, (1, "a", 1, 10, "u")), target, apply_as_deletes="cast(name AS int) = 1")
+    assert refused.value.code == "source-failed"
+
+
+def test_a_missing_sequence_is_told_of_before_a_missing_key(spark: SparkSession, target: str) -> None:
+    bad = feed(spark, (None, "a", 1, 10, "u"), (1, "b", 1, None, "u"))
+    with pytest.raises(Halt) as refused:
+        apply(bad, target, on_invalid="fail")
+    assert refused.value.code == "null-sequence"
 
 
 def test_a_batch_computed_before_another_writer_s_commit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -336,6 +378,7 @@ def test_an_event_older_than_a_forgotten_delete_comes_back(spark: SparkSession, 
         ("bigint", [-(1 << 63), -5, -1, 0, 1, 9, 10, (1 << 63) - 1]),
         ("double", [float("-inf"), -2.5, -1e-300, 0.0, 1e-300, 2.5, 1e300, float("inf"), float("nan")]),
         ("decimal(10,3)", [Decimal("-99.5"), Decimal("-1.001"), Decimal(0), Decimal("0.001"), Decimal("10.5")]),
+        ("decimal(38,0)", [Decimal(f"-{NINES}9"), Decimal(f"-{NINES}8"), Decimal(f"{NINES}8"), Decimal(f"{NINES}9")]),
         ("string", ["", "A", "Z", "a", "aa", "é", "😀"]),
         ("date", [datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date(2026, 1, 1)]),
         ("timestamp_ntz", [datetime.datetime(1900, 1, 1), datetime.datetime(2026, 1, 1, 1, 2, 3, 4)]),

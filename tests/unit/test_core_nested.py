@@ -73,3 +73,8 @@ def test_names_of_fields_that_are_no_plain_words_are_quoted() -> None:
     assert merged(kind, more, widens) == more
     assert added(kind, more) == [("`a.b`.element.`-`", "int")]
     assert list(changed(kind, more)) == [("`a.b`.element.`x``,y`", "bigint")]
+
+
+def test_a_map_is_found_anywhere_and_a_field_called_so_is_none() -> None:
+    assert all(map(holds_map, ["map<int,int>", "struct<a:array<map<int,int>>>", "variant", "struct<a:variant,b:int>"]))
+    assert not any(map(holds_map, ["int", "struct<variant:int>", "struct<a:int,variant_id:int>"]))

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.config.load import pipeline_from
+from tailrace.config.pipeline import PipelineConfig
+from tailrace.config.platform import PlatformConfig
 from tailrace.config.yaml_text import read_yaml
 from tailrace.control.audit import Audit
+from tailrace.control.checkpoints import Life
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.feed import (
     Examined,
@@ -27,10 +31,14 @@ from tailrace.core.feed import (
     name_order,
     next_version,
 )
+from tailrace.core.table import Column, Evolution, Table, fit
 from tailrace.log._examine import examine
 from tailrace.log._intake import Feed, Intake
 from tailrace.log._listing import Directory, Order
 from tailrace.log._place import Folder
+from tailrace.runtime.feed import FileFeed
+from tailrace.sources.files import Options
+from tailrace.targets.memory import MemoryTarget
 
 NOW = timedelta(seconds=60)
 
@@ -261,6 +269,24 @@ def test_bytes_that_are_no_text_are_noted(tmp_path: Path) -> None:
     assert not look(tmp_path / "a.csv", "id\nü\n".encode()).damaged
 
 
+def test_a_file_of_two_bytes_a_character_is_counted_as_what_it_says() -> None:
+    def look_into(content: bytes, encoding: str) -> Examined:
+        return examine(io.BytesIO(content), "a.csv", "csv", encoding, 1000)
+
+    # Neither the quote nor the line break is in these characters, though their bytes are.
+    text = 'id,"näme"\n1,\u2222\u0a0a\n2,x\n'
+    for found in (look_into(text.encode("utf-16"), "utf-16"), look_into(text.encode("utf-16-be"), "utf-16be")):
+        assert (found.problem, found.rows, found.whole, json.loads(found.header)) == ("", 3, True, ["id", "näme"])
+    assert "byte order mark" in look_into(text.encode("utf-16-le"), "utf-16").problem
+    assert "not utf-16le" in look_into(text.encode("utf-16-le")[:-1], "utf-16le").problem
+
+
+@pytest.mark.parametrize(("given", "known"), [("latin-1", "iso-8859-1"), ("UTF8", "utf-8"), ("UTF-16LE", "utf-16le")])
+def test_an_encoding_goes_by_any_of_its_names(given: str, known: str) -> None:
+    options = Options.model_validate({"path": "x", "format": "csv", "table": "t", "encoding": given})
+    assert options.encoding == known
+
+
 def test_what_is_no_parquet_says_so(tmp_path: Path) -> None:
     assert "not a Parquet file" in look(tmp_path / "a.parquet", b"PAR1 torn", "parquet").problem
 
@@ -353,7 +379,7 @@ def test_a_catalogue_that_is_torn_or_newer_halts(audit: Audit, tmp_path: Path) -
 # -- the configuration
 
 
-def load(**changes: object) -> None:
+def load(**changes: object) -> PipelineConfig:
     source = {"source_type": "files", "path": "in", "format": "csv", "table": "people"}
     columns = [{"name": "id", "type": "bigint"}, {"name": "ratio", "type": "double"}]
     text: dict[str, object] = {
@@ -362,7 +388,7 @@ def load(**changes: object) -> None:
         "cdc": changes.get("cdc", {"keys": ["id"]}),
         "sinks": [{"sink_id": "box", **dict(changes.get("sink", {"sink_type": "sqlite", "sqlite": {"path": "x.db"}}))}],  # type: ignore[call-overload]
     }
-    pipeline_from(read_yaml("p.yaml", json.dumps(text).encode()), {})
+    return pipeline_from(read_yaml("p.yaml", json.dumps(text).encode()), {}).config
 
 
 @pytest.mark.parametrize(
@@ -382,6 +408,7 @@ def load(**changes: object) -> None:
         ),
         ({"sink": {"sink_type": "parquet", "mode": "scd2", "parquet": {"path": "x"}}}, '"parquet" has no mode'),
         ({"source": {"columns": [{"name": "id", "type": "number"}]}}, "not a type"),
+        ({"source": {"columns": [{"name": "id"}, {"name": "_cdc_x"}]}}, "such names are ours"),
         ({"source": {"format": "xml"}}, "format"),
     ],
 )
@@ -393,3 +420,15 @@ def test_what_cannot_be_run_is_refused(changes: dict[str, object], message: str)
 
 def test_a_feed_loads() -> None:
     load(cdc={"keys": ["id"], "sequence_by": "id", "operation_column": "op"})
+
+
+def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
+    def starting() -> SparkSession:
+        raise Halt("spark-start-failed", "Spark is asked for")
+
+    feed, life = FileFeed(load(), PlatformConfig(), tmp_path, starting), Life(log="log", epoch=1)
+    feed.audit(life).enter([(Seen("x.csv", 1, 1, "o"), Examined("ab" * 32, 1), -1)])
+    target = MemoryTarget("box", spark_session=starting, pipeline_id="p")
+    target.evolve("people", fit(None, Table("people", (Column("id", "bigint"),), ("id",)), Evolution.ALTER))
+    with pytest.raises(Halt, match="Spark is asked for"):
+        feed.lineage(life, "x.csv", [target])

@@ -18,6 +18,7 @@ from pyspark.sql.types import BooleanType, DataType, NullType, StructType
 
 from tailrace.apply.engine import UNCHANGED, column
 from tailrace.core.errors import Halt, Misconfigured
+from tailrace.core.nested import holds_map
 from tailrace.core.table import END, RESERVED, START, Column, Table
 from tailrace.spark.kinds import kind_of
 
@@ -111,6 +112,7 @@ def resolve(
     soft: str | None,
 ) -> Arguments:
     """Return the arguments, checked; refuse what cannot be meant."""
+    _refuse_source(source)
     mode = {"1": "scd1", "2": "scd2"}.get(str(scd_type))
     if mode is None:
         raise _bad(f"stored_as_scd_type is {scd_type!r}", "Give 1 for current rows or 2 for history.")
@@ -122,10 +124,14 @@ def resolve(
     if lost := [key for key in found_keys if key not in chosen]:
         raise _bad(f'the key "{lost[0]}" is not among the columns to store', "A table needs its keys: store them.")
     types = {field.name: kind_of(field.dataType) for field in source.schema}
+    if lost := [key for key in found_keys if holds_map(types[key])]:
+        raise _bad(f'the key "{lost[0]}" is of type {types[lost[0]]}', "Maps have no order: use another key.")
     values = [name for name in chosen if name not in found_keys]
     if mode == "scd1" and (track is not None or track_except is not None):
         raise _bad("track_history lists belong to stored_as_scd_type=2", "Leave them out.")
     tracked = _listed(names, "track_history", track, track_except, values)
+    if lost := [name for name in names.each("track_history", track or ()) if name not in chosen]:
+        raise _bad(f'track_history_column_list names "{lost[0]}", which is not stored', "Store it, or leave it out.")
     ignored = names.each("ignore_null_updates_column_list", ignore_nulls_of or (values if ignore_nulls else ()))
     if lost := [name for name in ignored if name not in values]:
         raise _bad(f'ignore_null_updates_column_list names "{lost[0]}", which is a key or not stored', "Leave it out.")
@@ -174,6 +180,8 @@ class _Names:
 
     def each(self, what: str, wanted: Sequence[str | Expression]) -> list[str]:
         """Return the columns called `wanted`; refuse one that is not there."""
+        if not isinstance(wanted, list | tuple) or not all(isinstance(given, str | Expression) for given in wanted):
+            raise _bad(f"{what} is {wanted!r}", "Give a list of names of columns.")
         found = []
         for given in wanted:
             name = given if isinstance(given, str) else self._read(what, given).names[0]
@@ -200,6 +208,8 @@ class _Names:
             found = given
         else:
             raise _bad(f"{what} is {given!r}", "Give the name of a column, SQL text or a Column.")
+        # An expression may stand alone and yet not beside the columns of a row: an aggregate, a generator, a star.
+        self._read(what, F.struct("*"), found.isNull())
         return found, self._read(what, found)[0].dataType
 
     def condition(self, what: str, given: str | Expression) -> Expression:
@@ -209,9 +219,9 @@ class _Names:
             raise _bad(f"{what} is of type {kind.simpleString()}", "Give an expression that is true or false.")
         return found
 
-    def _read(self, what: str, given: Expression) -> StructType:
+    def _read(self, what: str, *given: Expression) -> StructType:
         try:
-            return self._source.select(given).schema
+            return self._source.select(*given).schema
         except AnalysisException as error:
             raise _unread(what, error) from error
 
@@ -226,7 +236,19 @@ def _listed(names: _Names, what: str, only: Names | None, but: Names | None, amo
     return [name for name in among if name not in left]
 
 
+def _refuse_source(source: DataFrame) -> None:
+    if not isinstance(source, DataFrame):
+        raise _bad(f"source is of type {type(source).__name__}", "Give a DataFrame of change rows.")
+    if source.isStreaming:
+        raise _bad("source is a stream", "Call apply_changes from foreachBatch, with the DataFrame of each batch.")
+    told = [field.dataType.simpleString() for field in source.schema if field.name == UNCHANGED]
+    if told and told[0] not in ("array<string>", "array<void>", "void"):
+        raise _bad(f"the column {UNCHANGED} is of type {told[0]}", "It must be array<string>.")
+
+
 def _soft(soft: str | None, mode: str, want: Sequence[Column]) -> str:
+    if soft is not None and not isinstance(soft, str):
+        raise _bad(f"soft_delete_column is {soft!r}", "Give the name of a column.")
     if not soft:
         return ""
     if mode == "scd2":

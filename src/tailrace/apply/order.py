@@ -63,7 +63,8 @@ def _whole(value: Expression) -> Expression:
 
 
 def _decimal(value: Expression, kind: DecimalType) -> Expression:
-    plain = F.replace(F.format_number(F.abs(value), kind.scale), F.lit(","), F.lit(""))
+    # Not `abs`: it rounds to 34 digits.
+    plain = F.translate(F.format_number(value, kind.scale), ",-", "")
     digits = F.lpad(plain, kind.precision + 2, "0")
     below = F.concat(F.lit("0"), F.translate(digits, "0123456789", "9876543210"))
     return F.when(value < 0, below).when(value.isNotNull(), F.concat(F.lit("1"), digits))

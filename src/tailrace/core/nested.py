@@ -57,7 +57,11 @@ def entry_of(kind: str) -> tuple[str, str] | None:
 
 def holds_map(kind: str) -> bool:
     """Say whether there is a map anywhere in `kind`; such values have no order."""
-    return "map<" in kind or "variant" in kind
+    return _UNORDERED.search(kind) is not None
+
+
+_UNORDERED = re.compile(r"(?:^|[<:,])(?:map<|variant(?:$|[,>]))")
+"""A type, and no field that is called so."""
 
 
 def merged(old: str, new: str, widens: Widens) -> str | None:

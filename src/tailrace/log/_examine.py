@@ -55,7 +55,7 @@ def examine(file: BinaryIO, name: str, kind: str, encoding: str, max_row_bytes: 
         problem = str(error)
     for piece in iter(lambda: file.read(_PIECE), b""):
         digest.update(piece)
-    whole = kind == "csv" and (found.quoted_break or bool(packed))
+    whole = kind == "csv" and (found.quoted_break or found.wide or bool(packed))
     header, trouble = found.header() if kind == "csv" and not problem else ("", problem)
     return Examined(digest.hexdigest(), max(found.lines, 1), header, whole, found.damaged, trouble, found.size)
 
@@ -145,7 +145,10 @@ class _Text:
         self.damaged = False
         self._csv = kind == "csv"
         self._encoding = encoding if self._csv else "utf-8"
+        self.wide = self._encoding.startswith("utf-16")
+        """Its characters are no bytes: Spark must not cut it, and it is counted as what it says."""
         self._decoder = codecs.getincrementaldecoder(self._encoding)(errors="strict")
+        self._marked = False
         self._most = max_row_bytes
         self._line = 0
         self._in_quotes = False
@@ -156,9 +159,11 @@ class _Text:
         if not piece:
             return
         self.size += len(piece)
+        if self.wide:
+            piece = self._narrowed(piece)
         if len(self._head) < _MOST_HEADER:
             self._head += piece[: _MOST_HEADER - len(self._head)]
-        if not self.damaged:
+        if not self.damaged and not self.wide:
             try:
                 self._decoder.decode(piece)
             except UnicodeDecodeError:
@@ -177,6 +182,17 @@ class _Text:
         if self._csv:
             self._look_into_quotes(piece)
 
+    def _narrowed(self, piece: bytes) -> bytes:
+        marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        # Without a mark, Python and Java take its bytes in different orders.
+        if self._encoding == "utf-16" and not self._marked and not piece.startswith(marks):
+            raise _Unreadable("malformed: a file in utf-16 begins with a byte order mark; see utf-16le and utf-16be")
+        self._marked = True
+        try:
+            return self._decoder.decode(piece).encode()
+        except UnicodeDecodeError as error:
+            raise _Unreadable(f"malformed: the file is not {self._encoding}") from error
+
     def _look_into_quotes(self, piece: bytes) -> None:
         parts = piece.split(b'"')
         if not self.quoted_break:
@@ -190,14 +206,16 @@ class _Text:
         if not self.damaged:
             try:
                 self._decoder.decode(b"", final=True)
-            except UnicodeDecodeError:
+            except UnicodeDecodeError as error:
+                if self.wide:
+                    raise _Unreadable(f"malformed: the file is not {self._encoding}") from error
                 self.damaged = True
         if self._in_quotes:
             raise _Unreadable("malformed: a quoted value does not end")
 
     def header(self) -> tuple[str, str]:
         """Return the names of the columns as JSON, or why there are none."""
-        encoding = "utf-8-sig" if self._encoding == "utf-8" else self._encoding
+        encoding = "utf-8-sig" if self.wide or self._encoding == "utf-8" else self._encoding
         text = self._head.decode(encoding, errors="replace")
         try:
             names = next((row for row in csv.reader(text.splitlines(keepends=True), strict=True) if row), [])

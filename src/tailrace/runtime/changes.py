@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Literal, Protocol, cast
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -155,7 +157,7 @@ class _Application:
         if arguments.mode == "scd2":
             events = events.withColumn(SEQUENCE, F.col("_cdc_changed_at")).drop("_cdc_changed_at")
         seen = Observation()
-        with shared_view(events.observe(seen, F.count(F.lit(1)).alias("rows")).localCheckpoint()) as view:
+        with shared_view(_taken(events.observe(seen, F.count(F.lit(1)).alias("rows")))) as view:
             suit(ours, seen.get["rows"])
             events = ours.table(view)
         tracked = tuple(self._named[name] for name in arguments.tracked)
@@ -207,7 +209,8 @@ class _Application:
 
     def _reject(self, rejected: DataFrame) -> None:
         if self._fails:
-            first = rejected.select(PROBLEM).orderBy(PROBLEM).first()
+            # As in Spark's own, a row without a sequence is told of before one without a key.
+            first = rejected.select(PROBLEM).orderBy(~column(PROBLEM).startswith("missing-seq"), PROBLEM).first()
             code, _, text = str(first[0] if first else "").partition(": ")
             raise Halt(
                 {"missing-sequence": "null-sequence", "missing-key": "null-key"}.get(code, "event-rejected"),
@@ -232,8 +235,21 @@ class _Application:
         )
 
 
+def _taken(events: DataFrame) -> DataFrame:
+    """Read the source, the only time; tell of its own failures as such."""
+    try:
+        return events.localCheckpoint()
+    except (PySparkException, Py4JJavaError) as error:
+        said = error.getCondition() if isinstance(error, PySparkException) else None
+        raise Halt(
+            "source-failed",
+            f"the change rows could not be computed: {said or type(error).__name__}",
+            "Nothing was written. Spark says more, below this error. Mend the source, or the expressions of the call.",
+        ) from error
+
+
 def _open(target: str, spark: SparkSession, mode: str) -> _Keyed:
-    kind, _, where = target.partition(":")
+    kind, _, where = target.partition(":") if isinstance(target, str) else ("", "", "")
     if where and kind in available(Kind.TARGET):
         options_of(Kind.TARGET, kind)  # which says what to install, if something is missing
         opens = getattr(import_module(f"tailrace.targets.{kind}"), "open_table", None)

@@ -223,8 +223,9 @@ class FileFeed:
         have: Table | None = target.have(table)
         if have is None or not have.keys:
             return {"rows_now": None, "keys": []}
+        known = target.known(table)  # which starts Spark: there are no expressions before
         ends = F.substring("_cdc_position", -(len(order) + 18), len(order) + 2) == f".{order}."
-        mine = target.known(table).where(ends & F.col("_cdc_alive"))
+        mine = known.where(ends & F.col("_cdc_alive"))
         named = [F.col("`" + key.replace("`", "``") + "`").cast("string") for key in have.keys]
         sample = mine.select(*named).orderBy(*named).limit(_KEYS_SHOWN).collect()
         return {"rows_now": mine.count(), "keys": [list(row) for row in sample]}

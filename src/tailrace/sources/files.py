@@ -5,15 +5,26 @@ This module has the settings only; `log.files` reads.
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tailrace.config.model import Secret
+from tailrace.core.table import RESERVED
 
 _TYPE = re.compile(r"string|binary|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|timestamp_ntz")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
+_ENCODINGS = {
+    "utf-8": "utf-8",
+    "iso8859-1": "iso-8859-1",
+    "ascii": "us-ascii",
+    "utf-16": "utf-16",
+    "utf-16-le": "utf-16le",
+    "utf-16-be": "utf-16be",
+}
+"""Python's names of encodings, and those that Spark reads them by."""
 
 
 class FileColumn(BaseModel):
@@ -60,8 +71,9 @@ class Options(BaseModel):
     file_pattern: str = "*"
     """Which files are read: a pattern with `*`, `?` and `[...]` for the name of a file, or, with a `/`, for its path
     below the directory. Hidden names (`.x`, `_x`), `*.tmp`, `*.done` and `*.manifest.json` never are."""
-    encoding: Literal["utf-8", "iso-8859-1", "us-ascii"] = "utf-8"
-    """The encoding of CSV files."""
+    encoding: Literal["utf-8", "iso-8859-1", "us-ascii", "utf-16", "utf-16le", "utf-16be"] = "utf-8"
+    """The encoding of CSV files, by any of its names: `latin-1` is `iso-8859-1`. A file in `utf-16` begins with a byte
+    order mark."""
     order: Literal["name", "modified", "manifest"] = "name"
     """The order of the files: by their names, by when they were modified, or as numbered manifests list them."""
     stable_seconds: Annotated[float, Field(ge=0)] = 5.0
@@ -85,6 +97,14 @@ class Options(BaseModel):
     s3_region: str = "us-east-1"
     """The region of the bucket."""
 
+    @field_validator("encoding", mode="before")
+    @classmethod
+    def _by_its_name(cls, encoding: object) -> object:
+        try:
+            return _ENCODINGS.get(codecs.lookup(str(encoding)).name, encoding)
+        except LookupError:
+            return encoding
+
     @field_validator("path")
     @classmethod
     def _is_known(cls, path: str) -> str:
@@ -97,6 +117,8 @@ class Options(BaseModel):
     def _are_different(cls, columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
         if len({column.name.lower() for column in columns}) < len(columns):
             raise ValueError("should name each column once")
+        if any(column.name.lower().startswith(RESERVED) for column in columns):
+            raise ValueError(f"should not name a column {RESERVED}...: such names are ours")
         return columns
 
     @model_validator(mode="after")

@@ -47,13 +47,16 @@ class Format:
         for name, _ in causes:
             if any(part in name for part in self.conflicts):
                 short = name.rsplit(".", 1)[-1]
-                return Retryable("write-conflict", f"another writer committed first while {what} ({short})")
+                said = f"another writer committed first while {what} ({short})"
+                return Retryable("write-conflict", said, "Apply the batch again, one writer at a time.")
         for name, text in causes:
             if name.startswith(tuple(self.outages)):
-                return Retryable("target-unavailable", f"the catalog failed while {what}: {name.rsplit('.', 1)[-1]}")
+                said = f"the catalog failed while {what}: {name.rsplit('.', 1)[-1]}"
+                return Retryable("target-unavailable", said, "See that the catalog is up and can be reached.")
             if name.startswith(_STORAGE):
                 said = text.splitlines()[0][:300] if text else name
-                return Retryable("target-unavailable", f"storage failed while {what}: {said}")
+                hint = "See that the path is right, that it may be written to, and that the storage is up."
+                return Retryable("target-unavailable", f"storage failed while {what}: {said}", hint)
         return Halt(
             self.code,
             f"{self.name} failed while {what}: {_condition(error) or causes[0][0]}",

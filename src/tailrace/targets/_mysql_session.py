@@ -87,12 +87,15 @@ class MySQL:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         name = f"{type(error).__name__} {code}"
         if code in _CONFLICTS:
-            return Retryable("write-conflict", f"MySQL gave way to another transaction while {what} ({name})")
+            hint = "Nothing was committed. Apply the batch again, one writer at a time."
+            return Retryable("write-conflict", f"MySQL gave way to another transaction while {what} ({name})", hint)
         if code in (1021, 1114):
             hint = "Nothing was committed. Free some space; the batch is then applied again."
             return Retryable("disk-full", f"MySQL had no space left while {what}", hint)
         if code in _LOST or code in range(2000, 2058) or isinstance(error, pymysql.InterfaceError):
-            return Retryable("target-unavailable", f"MySQL did not answer, or could not go on, while {what} ({name})")
+            hint = "See that the server is up, and that host and port are right."
+            said = f"MySQL did not answer, or could not go on, while {what} ({name})"
+            return Retryable("target-unavailable", said, hint)
         if code in _CONSTRAINTS:
             hint = "Something else has put a constraint on the table. Remove it, or leave the column out with columns."
             return Halt("constraint-violated", f"a row breaks a constraint, met while {what} ({name})", hint)

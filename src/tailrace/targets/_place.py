@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,10 +15,11 @@ from tailrace.targets._merge import quote
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A folder, or a name in a catalog (`path` is then empty)."""
+    """A folder, or a name in a catalog (`path` is then empty, and `schema` says in which)."""
 
     sql: str
     path: str = ""
+    schema: str = ""
 
     @classmethod
     def in_folder(cls, root: str, segment: str) -> Self:
@@ -27,7 +30,8 @@ class Stored:
     @classmethod
     def in_catalog(cls, schema: str, name: str) -> Self:
         """Return the place `name` in `schema`, which may be `catalog.schema`."""
-        return cls(".".join(quote(part) for part in [*schema.split("."), name]))
+        within = ".".join(quote(part) for part in schema.split("."))
+        return cls(f"{within}.{quote(name)}", schema=within)
 
     def read(self, session: SparkSession) -> DataFrame:
         """Return the rows as stored, reserved columns included."""
@@ -40,3 +44,11 @@ class Stored:
             writer.save(self.path)
         else:
             writer.saveAsTable(self.sql)
+
+
+_FILE_SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def rooted(path: str) -> str:
+    """Return `path` from its root: of a file system that it names, as in `dbfs:/lake`, else of this machine."""
+    return path if _FILE_SYSTEM.match(path) else str(Path(path).absolute())

@@ -169,7 +169,8 @@ class DuckDB:
             hint = "DuckDB lets one process at a time open a file for writing. Close the other one."
             return Retryable("target-locked", f'another process has "{self._path.name}" open, met while {what}', hint)
         if isinstance(error, duckdb.TransactionException):
-            return Retryable("write-conflict", f"another writer committed first while {what}")
+            hint = "Nothing was committed. Apply the batch again, one writer at a time."
+            return Retryable("write-conflict", f"another writer committed first while {what}", hint)
         if isinstance(error, duckdb.OutOfMemoryException):
             hint = "Nothing was committed. Lower slice.max_rows, or give the process more memory."
             return Halt("target-memory", f"DuckDB had not enough memory while {what}", hint)

@@ -280,12 +280,16 @@ class Postgres:
         state = (getattr(error, "sqlstate", None) or "") if isinstance(error, psycopg.Error) else ""
         name = type(error).__name__
         if state in ("40P01", "40001", "55P03"):
-            return Retryable("write-conflict", f"PostgreSQL gave way to another transaction while {what} ({name})")
+            hint = "Nothing was committed. Apply the batch again, one writer at a time."
+            return Retryable(
+                "write-conflict", f"PostgreSQL gave way to another transaction while {what} ({name})", hint
+            )
         if state == "53100":
             hint = "Nothing was committed. Free some space; the batch is then applied again."
             return Retryable("disk-full", f"PostgreSQL had no space left while {what}", hint)
         if state[:2] in ("53", "57"):
-            return Retryable("target-unavailable", f"PostgreSQL could not go on while {what} ({name})")
+            hint = "Nothing was committed. See in the server's log what it lacks, and apply the batch again."
+            return Retryable("target-unavailable", f"PostgreSQL could not go on while {what} ({name})", hint)
         if state == "42501":
             hint = f'Give the user "{self._login.get("user")}" CREATE on the schema, and its own tables.'
             return NotReady("missing-grant", f"PostgreSQL refused the right to do it while {what}", hint)
@@ -315,7 +319,10 @@ class Postgres:
         if "pg_hba.conf" in said or 'role "' in said:
             hint = "Create the role, or add it to pg_hba.conf."
             return NotReady("login-refused", f'PostgreSQL refused the login of user "{user}"', hint)
-        return Retryable("target-unavailable", f"the connection to PostgreSQL was lost, or not made, while {what}")
+        hint = "See that the server is up, and that host and port are right."
+        return Retryable(
+            "target-unavailable", f"the connection to PostgreSQL was lost, or not made, while {what}", hint
+        )
 
 
 class _Session:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +22,7 @@ from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.table import Fit, Table, file_name
 from tailrace.targets._failures import LIBRARY_ERRORS
+from tailrace.targets._place import rooted
 from tailrace.targets.bronze.checkpoints import LATEST, NAME, CheckpointTable
 from tailrace.targets.bronze.place import Place
 from tailrace.targets.bronze.table import BronzeTable, translate
@@ -54,7 +54,7 @@ class Options(BaseModel):
         """Return where the table called `name` lies."""
         if self.catalog:
             return Place.in_catalog(self.catalog, name)
-        root = self.path if "://" in self.path else str(Path(self.path).absolute())
+        root = rooted(self.path)
         return Place.in_folder(root, file_name(name))
 
 

@@ -48,6 +48,8 @@ def create(
         # Delta keeps statistics of the first columns only, and a MERGE skips files by those of the key.
         indexed = [*names[: _INDEXED - len(table.keys)], *table.keys]
         properties["delta.dataSkippingStatsColumns"] = ",".join(map(quote, dict.fromkeys(indexed)))
+    if place.schema and not session.catalog.databaseExists(place.schema):
+        session.sql(f"CREATE SCHEMA IF NOT EXISTS {place.schema}")
     session.sql(
         f"CREATE TABLE IF NOT EXISTS {place.sql} ({', '.join(f'{quote(n)} {t}' for n, t in columns)}) "
         f"USING delta TBLPROPERTIES ({_assignments(properties)})"

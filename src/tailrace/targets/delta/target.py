@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +20,7 @@ from tailrace.apply.versions import Upkeep, Version
 from tailrace.core.table import file_name
 from tailrace.targets._maintenance import Maintenance
 from tailrace.targets._merge import quote
+from tailrace.targets._place import rooted
 from tailrace.targets._tables import Tables
 from tailrace.targets.delta.place import Owner, Place
 from tailrace.targets.delta.table import DeltaTable, Mode
@@ -64,7 +64,7 @@ def open_target(
 def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> DeltaTarget:
     """Return a target of one `table`; `where` is a folder if there is a slash in it, else a name in the metastore."""
     if "/" in where:
-        path = where.rstrip("/") if "://" in where else str(Path(where).absolute())
+        path = rooted(where.rstrip("/") or "/")
         parent, base = path.rsplit("/", 1)
         places = Place(f"delta.{quote(path)}", path), Place.in_folder(parent, f"_tailrace/{base}.tombstones")
     else:
@@ -152,4 +152,4 @@ class DeltaTarget(Tables):
         if self._options.catalog:
             return Place.in_catalog(self._options.catalog, name)
         root = self._options.path
-        return Place.in_folder(root if "://" in root else str(Path(root).absolute()), segment)
+        return Place.in_folder(rooted(root), segment)

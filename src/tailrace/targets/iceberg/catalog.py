@@ -135,7 +135,8 @@ def _failure(error: Exception, name: str) -> Halt | Retryable:
     if any(
         kind.startswith(("java.sql.", "java.net.", "java.io.", "org.sqlite.", "org.postgresql.")) for kind, _ in causes
     ):
-        return Retryable("target-unavailable", f'the catalog "{name}" did not answer: {causes[-1][0]}')
+        hint = "See that the catalog is up, and that its address is right."
+        return Retryable("target-unavailable", f'the catalog "{name}" did not answer: {causes[-1][0]}', hint)
     return Halt(
         "iceberg-failed",
         f'the catalog "{name}" could not be loaded: {causes[-1][0]}',

@@ -88,4 +88,5 @@ class Store:
                 "Check path, the keys and what they may do: read, write, list and delete below it.",
             ) from error
         except (BaseError, OSError) as error:
-            raise Retryable("target-unavailable", f'storage failed while {what} below "{self.path}"') from error
+            hint = "See that the path is right, that it may be written to, and that the storage is up."
+            raise Retryable("target-unavailable", f'storage failed while {what} below "{self.path}"', hint) from error
