@@ -42,6 +42,8 @@ TYPES: dict[str, tuple[str, str, str, str, object]] = {
     "byempty": ("bytea", "''", "binary", "base64", ""),
     "bit1": ("bit(1)", "B'1'", "boolean", "", True),
     "bit9": ("bit(9)", "B'100000001'", "binary", "base64", "AQE="),
+    "vb": ("varbit", "B'001'", "string", "", "001"),
+    "vbempty": ("varbit", "B''", "string", "", ""),
     "d": ("date", "'2020-02-29'", "date", "date-days", 18321),
     "dold": ("date", "'0001-01-01'", "date", "date-days", -719162),
     "dfar": ("date", "'9999-12-31'", "date", "date-days", 2932896),

@@ -26,10 +26,12 @@ import java.util.Properties;
 import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.data.SchemaBuilder;
+import org.postgresql.util.PGobject;
 
 /**
  * Stands between the database's value and the engine's own conversion where that one makes another value of it
- * without a word: dates before our era, and arrays of times, of numbers that are none, and of several dimensions.
+ * without a word: dates before our era, bits of any length, and arrays of times, of numbers that are none, and of
+ * several dimensions.
  *
  * What the engine converts rightly is left to it. A value that no column can hold becomes LOST, which Consumer
  * knows by its identity and names in the message. On the way it learns what every table looks like, also one that
@@ -40,6 +42,7 @@ public class Exact implements CustomConverter {
     private static final String DATE = "io.debezium.time.Date";
     private static final String TIMESTAMP = "io.debezium.time.MicroTimestamp";
     private static final String ZONED = "io.debezium.time.ZonedTimestamp";
+    private static final String BITS = "varbit";
     private static final long MILLION = 1000000L;
     // No day and no time: outside of what any of the targets holds, as the engine's own numbers for them are.
     private static final int INFINITE_DAY = Integer.MAX_VALUE;
@@ -68,11 +71,16 @@ public class Exact implements CustomConverter {
             editor.scale(Integer.valueOf(found.scale().getAsInt()));
         }
         Column column = editor.create();
-        SchemaBuilder schema = engine.schemaBuilder(column);
+        boolean bits = BITS.equals(found.typeName());
+        SchemaBuilder schema = bits ? SchemaBuilder.string() : engine.schemaBuilder(column);
         if (schema != null) {
-            SchemaBuilder whole = engine.schemaBuilder(column);
+            SchemaBuilder whole = bits ? SchemaBuilder.string() : engine.schemaBuilder(column);
             new PropagateSourceMetadataToSchemaParameter().alterFieldSchema(column, whole);
             known.put(found.dataCollection(), found.name(), (found.isOptional() ? whole.optional() : whole).build());
+        }
+        if (bits) {
+            registration.register(schema, new Bits(known.settings.getProperty("unavailable.value.placeholder")));
+            return;
         }
         if (schema == null || !(DATE.equals(schema.name()) || schema.type() == Schema.Type.ARRAY)) {
             return;
@@ -84,6 +92,27 @@ public class Exact implements CustomConverter {
         ValueConverter own = engine.converter(column, new Field(found.name(), 0, built));
         if (own != null) {
             registration.register(engine.schemaBuilder(column), new Checked(own, built, found.typeName()));
+        }
+    }
+
+    /** Writes bits as PostgreSQL does: the engine makes a number of them, in which `001` and `1` are one. */
+    private static final class Bits implements CustomConverter.Converter {
+        private final String unavailable;
+
+        Bits(String unavailable) {
+            this.unavailable = unavailable;
+        }
+
+        public Object convert(Object value) {
+            if (value instanceof PGobject) {
+                return ((PGobject) value).getValue();
+            }
+            // A long value that did not change comes as a mark without a class.
+            if (value != null && value.getClass() == Object.class) {
+                return unavailable;
+            }
+            // A default comes as bytes, which have lost their length.
+            return value instanceof String ? value : null;
         }
     }
 

@@ -45,6 +45,8 @@ DELETION_VECTORS_FROM = 16 * 1024 * 1024
 quicker than the extra work of marking rows in them. The figures are in docs/explanation/delta.md."""
 
 _SETTINGS = {
+    # Spark's own choice counts nanoseconds: other readers take a time before 1677 or after 2262 for another one.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Names and values come from outside: "${...}" in them is text.
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
