@@ -304,7 +304,7 @@ def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 HEAD = """# Types
 
-What becomes of each type of PostgreSQL in each target. This page is written by a test: it captures one table with all of these
+What becomes of each type of PostgreSQL in each target. This page is written by a test: it takes a snapshot of one table with all of these
 columns, has every target keep it, and reads it back with the target's own client. Every value must be the one that PostgreSQL's own
 client gives. The clients:
 {}.

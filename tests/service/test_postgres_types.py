@@ -131,6 +131,24 @@ def test_every_type_is_exact_in_snapshot_and_stream(database: Database) -> None:
     assert empty_table.columns == table.columns
 
 
+def test_bits_of_any_length_go_through_defaults_domains_and_deletes(database: Database) -> None:
+    database.run(
+        "CREATE DOMAIN flags AS bit varying(8)",
+        "CREATE TABLE a (id int PRIMARY KEY, v bit varying NOT NULL DEFAULT B'01', f flags)",
+        "INSERT INTO a VALUES (1, B'001', B'0010')",
+    )
+    source = database.source()
+    first = database.read(source)
+    database.run("INSERT INTO a (id) VALUES (2)", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a")
+    read, *later = events(first + database.read(source, first[-1].checkpoint))
+    assert read["after"] == {"id": 1, "v": "001", "f": "0010"}
+    assert [(event["op"], (event["after"] or event["key"])["id"]) for event in later] == [
+        ("c", 2), ("d", 1), ("c", 3), ("d", 2), ("d", 3),
+    ]  # fmt: skip
+    assert later[0]["after"] == {"id": 2, "v": "01", "f": None}
+    assert later[2]["after"] == {"id": 3, "v": "001", "f": "0010"}
+
+
 @pytest.mark.parametrize("sign", ["-0.0", "0.0"])
 def test_the_sign_of_zero_is_kept(database: Database, sign: str) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY, f float8)", f"INSERT INTO a VALUES (1, '{sign}')")

@@ -5,6 +5,7 @@ What may go wrong with files, workers and crashes is in tests/service/test_files
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -85,6 +86,17 @@ def test_bad_rows_are_put_aside_with_file_row_and_column(feed: Feed) -> None:
     assert letters[0]["dlq.error_message"].endswith('column "id" is not a bigint (file a.csv, row 2)')
     assert "not a number" in letters[0]["value"]
     assert feed.states() == {"a.csv": "committed"}
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("utf-16", "a.csv.gz"), ("utf-16le", "a.csv"), ("latin-1", "a.csv")])
+def test_a_file_in_another_encoding_is_read_row_by_row(feed: Feed, encoding: str, name: str) -> None:
+    feed.source["encoding"] = encoding
+    text = 'id,name,seq,op\n1,"Zo\u00eb\nand",1,I\n2,\u00df,2,I\nx,bad,3,I\n2,\u00fc,4,U\n'
+    feed.source["max_reject_fraction"] = 0.5
+    content = text.encode(encoding)
+    feed.put(name, gzip.compress(content) if name.endswith(".gz") else content)
+    assert counted(feed.run()) == (4, 3, 0, 1)
+    assert feed.rows() == [(1, "Zo\u00eb\nand"), (2, "\u00fc")]
 
 
 def test_a_file_that_fails_halts_where_manifests_give_the_order_until_it_is_mended(feed: Feed) -> None:

@@ -138,3 +138,14 @@ def test_the_key_of_a_custom_message_may_stand_beside_its_row(
         {"name": "e", "pk": "its own"},
     ]
     assert total(counts, "rejected") == 0
+
+
+def test_keys_that_are_long_numbers_stay_numbers(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    longest = [10**17, 1_234_567_890_123_456_789, 2**63 - 1]
+    for op in ("c", "d"):
+        for n in longest if op == "c" else longest[:2]:
+            row = {"id": n, "name": "a"} if op == "c" else None
+            cluster.put(TOPIC, 0, None, json.dumps({"op": op, "id": n, "row": row}).encode())
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TOPIC], Custom("op", "row", "id"))
+    assert total(pipeline.drain(3), "applied") == 5
+    assert pipeline.rows(TOPIC) == [{"id": 2**63 - 1, "name": "a"}]

@@ -190,9 +190,8 @@ def without_row() -> Expression:
 
 
 def of_these(known: DataFrame, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Keep of `known` what it says of the keys of `changes`, which are few: neither side is shuffled for it."""
-    asked = F.broadcast(changes.select(*map(column, keys)))
-    return F.broadcast(known.join(asked, list(keys), "left_semi"))
+    """Keep of `known` what it says of the keys of `changes`, which are few: what else is known is not shuffled."""
+    return known.join(F.broadcast(changes.select(*map(column, keys))), list(keys), "left_semi")
 
 
 def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str], *, ties: bool = False) -> DataFrame:

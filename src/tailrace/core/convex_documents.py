@@ -74,6 +74,8 @@ class Documents:
 
 def encoded_text(encoded: Any, depth: int = 0) -> str:
     """Return the text of a value; ValueError unless `decode` returns one for it."""
+    if depth > DEEPEST:
+        raise ValueError("a value nests too deep")
     type_ = type(encoded)
     if type_ is dict and len(encoded) == 1:
         ((tag, payload),) = encoded.items()
@@ -89,8 +91,6 @@ def encoded_text(encoded: Any, depth: int = 0) -> str:
         return "true" if encoded else "false"
     if type_ is float or type_ is int:
         return _number(encoded)
-    if depth > DEEPEST:
-        raise ValueError("a value nests too deep")
     if type_ is list:
         return "[" + ",".join([encoded_text(item, depth + 1) for item in encoded]) + "]"
     if type_ is dict:

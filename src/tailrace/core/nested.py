@@ -60,7 +60,7 @@ def holds_map(kind: str) -> bool:
     return _UNORDERED.search(kind) is not None
 
 
-_UNORDERED = re.compile(r"(?:^|[<:,])(?:map<|variant(?:$|[,>]))")
+_UNORDERED = re.compile(r"(?:^|[<:,]\s*)(?:map<|variant(?:$|[,>]))")
 """A type, and no field that is called so."""
 
 

@@ -2,8 +2,8 @@
 
 A place is 40 hexadecimal digits: number of the binlog, place in it at which the transaction begins, number of the event
 in the transaction, number of the row in the event. It is total: the binlog holds transactions in the order of their
-commits, each in one piece, and no two rows have the same numbers but the halves of a changed key, which are two keys. A
-message that is read again has the place it had.
+commits, each in one piece, and no two rows have the same numbers but the halves of a changed key, which are two keys of
+the table. A message that is read again has the place it had.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _SECONDS_BELOW = 100_000_000_000
 """A time below this is shown as one in seconds: in milliseconds it would lie before 1974."""
 
 
-_WHOLE_NUMBER = "^(0|-?[1-9][0-9]{0,17})$"
+_WHOLE_NUMBER = "^(0|-?[1-9][0-9]*)$"
 _NUMBER = "decimal(28,9)"
 """As many digits before the point as 64 bits may hold, and nanoseconds after it."""
 
@@ -117,7 +117,7 @@ class Custom:
         """Return a row that holds what stands at `key_field` and nothing else; NULL if there is nothing."""
         key = _at("text", self.key_field)
         # Whether it was a number or its digits in quotes is not seen here, and both are read alike.
-        value = F.when(key.rlike(_WHOLE_NUMBER), key).otherwise(_quoted(key))
+        value = F.when(key.rlike(_WHOLE_NUMBER) & key.try_cast("bigint").isNotNull(), key).otherwise(_quoted(key))
         name = json.dumps(self.key_field.rpartition(".")[2], ensure_ascii=False)
         return F.when(key.isNotNull(), F.concat(F.lit(f"{{{name}:"), value, F.lit("}")))
 

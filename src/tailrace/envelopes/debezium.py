@@ -16,7 +16,7 @@ may share it but differ in key. Snapshot rows lie below every change of their ep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column as Expression
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from tailrace.core.change import Op
 from tailrace.core.position import Phase
-from tailrace.core.table import Column, Table
+from tailrace.core.table import Table
 from tailrace.envelopes._values import can_fail, decode, quoted, raw_type, unreadable
 
 _LOST = '" has a value that no column can hold'
@@ -82,15 +82,27 @@ def open_ordered(rows: DataFrame, table: Table, epoch: int, max_bytes: int, orde
         F.col("offset").alias("_cdc_offset"),
         F.coalesce(F.col("m.unchanged"), F.array().cast("array<string>")).alias("_cdc_unchanged"),
         _problem(table, values, max_bytes, order).alias("_cdc_problem"),
-        F.when(F.col("m.old_key").isNotNull(), F.struct(*map(_old_key, keys))).alias("_cdc_old_key")
-        if (keys := [table.column(name) for name in table.keys])
-        else F.lit(None).alias("_cdc_old_key"),
+        _old_key(table, op).alias("_cdc_old_key"),
         *(values[name].alias(name) for name in values),
     )
 
 
-def _old_key(key: Column) -> Expression:
-    return decode(key.encoding, key.type)(F.col(f"m.old_key.{quoted(key.name)}")).alias(key.name)
+def _old_key(table: Table, op: Expression) -> Expression:
+    """Return the key that a row had before, as a struct of every column: the target may go by another key."""
+
+    def read(image: str, names: Sequence[str]) -> Expression:
+        values = {
+            c.name: decode(c.encoding, c.type)(F.col(f"m.{image}.{quoted(c.name)}"))
+            if c.name in names
+            else F.lit(None).cast(c.type)
+            for c in table.columns
+        }
+        return F.struct(*(value.alias(name) for name, value in values.items()))
+
+    before = F.when((op == Op.UPDATE.value) & F.col("m.before").isNotNull(), read("before", table.names()))
+    if not table.keys:
+        return before
+    return F.when(F.col("m.old_key").isNotNull(), read("old_key", table.keys)).otherwise(before)
 
 
 def _position(op: Expression, epoch: int, order: Order) -> Expression:

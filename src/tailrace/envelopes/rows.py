@@ -55,4 +55,6 @@ def features(values: pa.ChunkedArray) -> frozenset[str]:
             found.add(MOVED)
     if pc.any(pc.starts_with(values, '{"op":"t"')).as_py():
         found.add(TRUNCATE)
+    if pc.any(pc.starts_with(values, '{"op":"u","before":{')).as_py():
+        found.add(BEFORE)
     return frozenset(found)

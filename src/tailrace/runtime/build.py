@@ -155,11 +155,11 @@ class Pipeline:
 
         def passed() -> None:
             reached = {s.sink_id: self._progress.load(s.sink_id, life.log) for s in self._config.enabled_sinks}
-            try:
-                self._inlet.passed(life, sink.sink_id, reached)
-                tidy()
-            except TailraceError as error:
-                report.warning(f"{error.code}: {error}")
+            for step in (functools.partial(self._inlet.passed, life, sink.sink_id, reached), tidy):
+                try:
+                    step()
+                except TailraceError as error:
+                    report.warning(f"{error.code}: {error}")
 
         log = opened.read_by(sink.sink_id, report.warning)
         prefix, growing = self._inlet.prefix, self._inlet.growing

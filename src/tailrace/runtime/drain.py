@@ -114,6 +114,10 @@ class Drain:
             return at
         place = offsets.least([at, *behind])
         self.log.require_rest(place)
+        # From here on the log must keep what these tables lack.
+        for table, has in found.items():
+            if offsets.lacks(has, noted[table]):
+                self.progress.lower(self.target, self.log.name, place, table, self.fold.target.mark(table))
         return place
 
     def _included(self, table: str) -> int:

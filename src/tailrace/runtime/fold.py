@@ -145,7 +145,7 @@ class Fold:
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
         old = F.lit(False) if again else included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
-        moves = Observation() if self._may_move(piece, topic) else None
+        moves = Observation() if self._may_move(piece, topic, schemas, shape) else None
         if moves is not None:
             events = split(events, shape, moves)
         if piece.has(topic, landed_rows.MOVED) and partial:
@@ -186,10 +186,14 @@ class Fold:
             self._report.evolved(self.target.name, choice.table, changes)
         return _counts(choice.table, read + (moves.get["moved"] if moves else 0), outcome.tally, outcome.done)
 
-    def _may_move(self, piece: Slice, topic: str) -> bool:
-        """Say whether an update may have changed the key of its row, and the target's rows have keys."""
+    def _may_move(self, piece: Slice, topic: str, schemas: Mapping[str, Table], shape: Table) -> bool:
+        """Say whether an update may have changed the key of its row, and the target's rows have keys.
+
+        In a log that we write, the engine has made two changes of such an update by the key that it knows.
+        """
         rows = self._rules.mode != "append" and not isinstance(self.target, Sending)
-        return rows and piece.has(topic, landed_rows.BEFORE)
+        split_already = self._log.ordered and all(schema.keys == shape.keys for schema in schemas.values())
+        return rows and piece.has(topic, landed_rows.BEFORE) and not split_already
 
     def settle(self, upto: int) -> None:
         """Take note that every table has the log up to `upto`; doing it again does nothing."""

@@ -42,7 +42,7 @@ public class Exact implements CustomConverter {
     private static final String DATE = "io.debezium.time.Date";
     private static final String TIMESTAMP = "io.debezium.time.MicroTimestamp";
     private static final String ZONED = "io.debezium.time.ZonedTimestamp";
-    private static final String BITS = "varbit";
+    private static final int BITS = 1562;
     private static final long MILLION = 1000000L;
     // No day and no time: outside of what any of the targets holds, as the engine's own numbers for them are.
     private static final int INFINITE_DAY = Integer.MAX_VALUE;
@@ -71,10 +71,11 @@ public class Exact implements CustomConverter {
             editor.scale(Integer.valueOf(found.scale().getAsInt()));
         }
         Column column = editor.create();
-        boolean bits = BITS.equals(found.typeName());
-        SchemaBuilder schema = bits ? SchemaBuilder.string() : engine.schemaBuilder(column);
+        // By the type that a domain stands for too.
+        boolean bits = found.nativeType() == BITS;
+        SchemaBuilder schema = bits ? text() : engine.schemaBuilder(column);
         if (schema != null) {
-            SchemaBuilder whole = bits ? SchemaBuilder.string() : engine.schemaBuilder(column);
+            SchemaBuilder whole = bits ? text() : engine.schemaBuilder(column);
             new PropagateSourceMetadataToSchemaParameter().alterFieldSchema(column, whole);
             known.put(found.dataCollection(), found.name(), (found.isOptional() ? whole.optional() : whole).build());
         }
@@ -93,6 +94,11 @@ public class Exact implements CustomConverter {
         if (own != null) {
             registration.register(engine.schemaBuilder(column), new Checked(own, built, found.typeName()));
         }
+    }
+
+    /** A delete sends the key only, and a default is not known here: there may be no value, whatever the table says. */
+    private static SchemaBuilder text() {
+        return SchemaBuilder.string().optional();
     }
 
     /** Writes bits as PostgreSQL does: the engine makes a number of them, in which `001` and `1` are one. */

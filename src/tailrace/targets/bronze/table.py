@@ -60,6 +60,8 @@ class BronzeTable:
         # Names and values come from outside: "${...}" in them is text.
         self._session.conf.set("spark.sql.variable.substitute", "false")
         self._session.conf.set("spark.sql.adaptive.enabled", "false")
+        # As in `targets.delta`: other readers take a time far away in nanoseconds for another one.
+        self._session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._seen: _Seen | None = None
         self._told: tuple[Mark | None] | None = None
 
