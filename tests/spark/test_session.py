@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.spark import jvm, session
+from tailrace.spark import jars, jvm, session
 
 
 def test_a_second_call_returns_the_same_session_and_takes_what_can_change(spark: SparkSession) -> None:
@@ -79,3 +80,20 @@ def test_a_process_prints_only_its_own_output_and_leaves_nothing(tmp_path: Path)
     assert (done.stdout, done.stderr, done.returncode) == ("2\n", "", 0)
     assert list(temporary.iterdir()) == []
     assert list(work.iterdir()) == []
+
+
+def test_a_jar_is_fetched_though_maven_has_only_its_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = next(jar for jar in jars.locked() if "commons-pool2" in jar.coordinate)
+    group, artifact, version = jar.coordinate.split(":")
+    there = tmp_path / "home" / ".m2" / "repository" / Path(*group.split(".")) / artifact / version
+    there.mkdir(parents=True)
+    (there / f"{artifact}-{version}.pom").write_text(
+        f"<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></project>"
+    )
+    monkeypatch.setenv("TAILRACE_JARS", str(tmp_path / "jars"))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Duser.home={tmp_path / 'home'}")
+    (path,) = jars.ensure([jar], report=lambda _: None)
+    assert path.name == jar.file_name

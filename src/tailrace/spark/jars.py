@@ -103,17 +103,24 @@ def _fetch(jars: list[Jar], root: Path, report: Report) -> None:
         try:
             for number, jar in enumerate(jars, 1):
                 report(f"fetching jar {number} of {len(jars)}: {jar.coordinate}")
-                fetched = checked(_resolve(gateway, jar, Path(log.name)), jar)
+                fetched = checked(_resolve(gateway, jar, Path(log.name), Path(folder) / "alone"), jar)
                 _place(root, jar).parent.mkdir(exist_ok=True)
                 fetched.replace(_place(root, jar))
         finally:
             jvm.stop(gateway)
 
 
-def _resolve(gateway: JavaGateway, jar: Jar, log: Path) -> Path:
-    spark, uri = gateway.jvm.org.apache.spark.util, gateway.jvm.java.net.URI
+def _resolve(gateway: JavaGateway, jar: Jar, log: Path, alone: Path) -> Path:
+    resolve = gateway.jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies
+    address = gateway.jvm.java.net.URI(f"ivy://{jar.coordinate}?transitive=false")
     try:
-        found = spark.DependencyUtils.resolveMavenDependencies(uri(f"ivy://{jar.coordinate}?transitive=false"))
+        try:
+            found = resolve(address)
+        except Py4JError:
+            # Maven's folder in the home may have the description of a jar and not the jar: Ivy then looks nowhere else.
+            for name in ("user.home", "spark.jars.ivy"):
+                gateway.jvm.java.lang.System.setProperty(name, str(alone))
+            found = resolve(address)
     except Py4JError as error:
         raise NotReady(
             "jar-unreachable",
