@@ -80,3 +80,21 @@ def test_the_result_and_the_error_of_the_work_are_passed_on() -> None:
     with pytest.raises(ZeroDivisionError):
         attend(lambda: 1 // 0, lambda: None)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+LEAVES = """
+import atexit, sys, threading
+from tailrace.cli.main import command
+atexit.register(lambda: print("tidied"))
+threading.Thread(target=threading.Event().wait, args=(60,)).start()
+sys.argv = ["cdc", *sys.argv[1:]]
+command()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["validate", "missing.yaml"], 2)])
+def test_the_command_tidies_up_and_leaves_whatever_threads_do(words: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, *words], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (code, "tidied")

@@ -7,12 +7,14 @@ usage, 3 the environment is not ready.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -332,5 +334,24 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(exit_code_of(error, debug=debug))
 
 
+def command() -> NoReturn:
+    """Be the process `cdc`: run the command, then end without taking Python apart.
+
+    Threads of the engine's JVM may ask for the interpreter at any moment. One that does so while it is taken apart
+    aborts the process, and a run that went well would end with another exit code.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    else:
+        code = 0
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main()
+    command()
