@@ -5,17 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tailrace.control.lag import Lag
 from tailrace.core.errors import Halt, TailraceError
 from tailrace.core.subjects import Registered
 from tailrace.runtime.report import Reporter
 
+Answer = TypeVar("Answer")
+
 
 @contextmanager
 def monitored(measure: Callable[[], Lag], interval: float, report: Reporter) -> Iterator[None]:
     """Tell `report` at once and then every `interval` seconds what `measure` finds; its errors are told too."""
-    with _repeating(lambda: report.measured(_measured(measure)), interval, "monitor"):
+
+    def tell() -> None:
+        report.measured(_answer(measure, lambda error: Lag(error=error), "lag could not be measured"))
+
+    with _repeating(tell, interval, "monitor"):
         yield
 
 
@@ -25,7 +32,11 @@ def watched(look: Callable[[], Registered] | None, interval: float, report: Repo
     if look is None:
         yield
         return
-    with _repeating(lambda: report.registered(_registered(look)), interval, "schema monitor"):
+
+    def tell() -> None:
+        report.registered(_answer(look, lambda error: Registered(error=error), "the registry could not be looked at"))
+
+    with _repeating(tell, interval, "schema monitor"):
         yield
 
 
@@ -48,19 +59,11 @@ def _repeating(work: Callable[[], None], interval: float, name: str) -> Iterator
         thread.join(1.0)
 
 
-def _measured(measure: Callable[[], Lag]) -> Lag:
+def _answer(ask: Callable[[], Answer], failed: Callable[[TailraceError], Answer], what: str) -> Answer:
+    """Return what `ask` says, or that it failed: the run goes on, and the next time it may work."""
     try:
-        return measure()
+        return ask()
     except TailraceError as error:
-        return Lag(error=error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on and the next measurement may work
-        return Lag(error=Halt("internal", f"lag could not be measured: {type(error).__name__}"))
-
-
-def _registered(look: Callable[[], Registered]) -> Registered:
-    try:
-        return look()
-    except TailraceError as error:
-        return Registered(error=error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on and the next look may work
-        return Registered(error=Halt("internal", f"the registry could not be looked at: {type(error).__name__}"))
+        return failed(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the looking
+        return failed(Halt("internal", f"{what}: {type(error).__name__}"))
