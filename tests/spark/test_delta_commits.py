@@ -15,8 +15,9 @@ from tailrace.apply.target import Batch, Mark
 from tailrace.core import failpoint
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import Column, Evolution, Table, fit
-from tailrace.targets.delta import DeltaTarget, Options, table
+from tailrace.targets.delta import DeltaTarget, Options, shape, table
 from tailrace.targets.delta.log import DeltaLog
+from tailrace.targets.delta.place import Place
 from tests.contracts.target import ITEMS, LOG, at, batch, drop, events, put, truncate
 
 Opener = Callable[[], DeltaTarget]
@@ -206,6 +207,39 @@ def test_a_folder_with_other_files_is_left_alone(lake: Opener, tmp_path: Path) -
             look(ITEMS.name)
         assert halted.value.code == "foreign-table"
     assert [path.name for path in tmp_path.rglob("*")] == ["items", "notes.txt"]
+
+
+def cut_off(folder: Path) -> None:
+    """Leave in `folder` what a process leaves that is killed while it creates a table there."""
+    (folder / "_delta_log").mkdir(parents=True)
+    (folder / "_delta_log" / ".00000000000000000000.json.1f0c.tmp").write_text('{"commitInfo"')
+
+
+def test_a_table_whose_creation_was_cut_off_is_created_again(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
+    cut_off(tmp_path / "items")
+    assert (lake().have(ITEMS.name), lake().mark(ITEMS.name)) == (None, None)
+    created(lake, spark)
+    assert ids(spark, tmp_path) == [1, 2]
+
+
+def test_so_is_one_in_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"CREATE DATABASE cut_off LOCATION '{tmp_path}/lake'")
+    try:
+        cut_off(tmp_path / "lake" / "items")
+        place = Place.in_catalog("cut_off", "items")
+        shape.create(spark, place, ITEMS, [("id", "int")], {})
+        assert spark.table(place.sql).columns == ["id"]
+    finally:
+        spark.sql("DROP DATABASE cut_off CASCADE")
+
+
+def test_a_log_of_delta_without_its_beginning_is_left_alone(lake: Opener, tmp_path: Path) -> None:
+    log = tmp_path / "items" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "notes.txt").write_text("mine")
+    with pytest.raises(Halt) as halted:
+        lake().have(ITEMS.name)
+    assert halted.value.code == "foreign-table"
 
 
 def test_a_delta_table_that_is_not_ours_is_left_alone(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.targets._merge import quote
@@ -37,6 +38,18 @@ class Stored:
         """Return the rows as stored, reserved columns included."""
         return session.read.format("delta").load(self.path) if self.path else session.table(self.sql)
 
+    def create(self, session: SparkSession, statement: str) -> None:
+        """Create the table by `statement`, also where a creation was cut off; do nothing if it is there."""
+        if self.path:
+            _clear(session, self.path)
+        try:
+            session.sql(statement)
+        except AnalysisException as error:
+            if error.getCondition() != _IN_THE_WAY:
+                raise
+            _clear(session, (error.getMessageParameters() or {})["tableLocation"])
+            session.sql(statement)
+
     def append(self, rows: DataFrame, partitions: Sequence[str] = (), **options: str) -> None:
         """Append `rows`, matched by name, in one commit with the writer `options`; make the table if need be."""
         writer = rows.write.format("delta").mode("append").options(**options).partitionBy(*partitions)
@@ -44,6 +57,41 @@ class Stored:
             writer.save(self.path)
         else:
             writer.saveAsTable(self.sql)
+
+
+_LOG = "_delta_log"
+_IN_THE_WAY = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+
+
+def vacant(session: SparkSession, folder: str) -> bool:
+    """Say whether a table may be created in `folder`: it has nothing, or what a creation left that was cut off."""
+    return _leftovers(session, folder) is not None
+
+
+def _clear(session: SparkSession, folder: str) -> None:
+    """Remove what a creation left in `folder` that was cut off: Delta would take it for a table, or for foreign."""
+    for system, path in _leftovers(session, folder) or ():
+        # Refused if somebody else's table has come into the log meanwhile.
+        system.delete(path, False)
+
+
+def _leftovers(session: SparkSession, folder: str) -> list[tuple[Any, Any]] | None:
+    """Return what a creation left, with its file system; `None` if there is anything else."""
+    jvm = getattr(session, "_jvm", None)
+    if jvm is None:  # a session elsewhere, which shows no files
+        return []
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    found = list(system.listStatus(path)) if system.exists(path) else []
+    if not found:
+        return []
+    if [entry.getPath().getName() for entry in found] != [_LOG]:
+        return None
+    # Delta makes the folder of its log first, and writes its first commit under a hidden name until it is whole.
+    within = list(system.listStatus(found[0].getPath()))
+    if any(entry.isDirectory() or not entry.getPath().getName().startswith(".") for entry in within):
+        return None
+    return [(system, entry.getPath()) for entry in (*within, *found)]
 
 
 _FILE_SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")

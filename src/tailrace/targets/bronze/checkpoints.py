@@ -87,7 +87,7 @@ class CheckpointTable:
 
     def _make(self) -> None:
         if not self._there:
-            self._session.sql(create_statement(self._table.sql))
+            self._table.create(self._session, create_statement(self._table.sql))
             if self._view is not None:
                 self._session.sql(view_statement(self._view.sql, self._table.sql))
             self._there = True

@@ -99,7 +99,7 @@ class BronzeTable:
         with self._doing("changing the table"):
             if self._open() is None:
                 owner, notes = columns.owner_of(*self._owner), json.dumps(dict(change.notes))
-                self._session.sql(columns.create_statement(self._place.sql, change.table, owner, notes))
+                self._place.create(self._session, columns.create_statement(self._place.sql, change.table, owner, notes))
             elif change.add:
                 have = set(self.rows().columns)
                 if missing := [c for c in change.add if c.name not in have]:

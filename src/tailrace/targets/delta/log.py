@@ -118,12 +118,6 @@ class DeltaLog:
         mode = jvm.org.apache.spark.sql.SaveMode.Append
         begun.commit(actions, write(mode, none, none, jvm.scala.Option.apply(metadata), none, none, none, none, none))
 
-    def vacant(self) -> bool:
-        """Say whether nothing at all is stored here, so that a table may be created."""
-        path = self._java.dataPath()
-        system = path.getFileSystem(self._java.newDeltaHadoopConf())
-        return not system.exists(path) or not system.listStatus(path)
-
     def commits(self, newest: int, down_to: int = 0) -> Iterator[Commit]:
         """Yield commits from `newest` back, as far as `down_to` or as the log has been kept."""
         manager = self._jvm.org.apache.spark.sql.delta.DeltaHistoryManager

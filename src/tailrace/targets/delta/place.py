@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.core.errors import Halt
-from tailrace.targets._place import Stored
+from tailrace.targets._place import Stored, vacant
 from tailrace.targets.delta.log import DeltaLog, Snapshot
 
 KEYS = "tailrace.keys"
@@ -84,7 +84,7 @@ class Place(Stored):
             return None
         snapshot = log.snapshot()
         if snapshot is None:
-            if log.vacant():
+            if self.path and vacant(session, self.path):
                 return None
             raise _foreign(self, "holds something that is not a Delta table")
         held = snapshot.properties().get(OWNER)

@@ -50,9 +50,10 @@ def create(
         properties["delta.dataSkippingStatsColumns"] = ",".join(map(quote, dict.fromkeys(indexed)))
     if place.schema and not session.catalog.databaseExists(place.schema):
         session.sql(f"CREATE SCHEMA IF NOT EXISTS {place.schema}")
-    session.sql(
+    place.create(
+        session,
         f"CREATE TABLE IF NOT EXISTS {place.sql} ({', '.join(f'{quote(n)} {t}' for n, t in columns)}) "
-        f"USING delta TBLPROPERTIES ({_assignments(properties)})"
+        f"USING delta TBLPROPERTIES ({_assignments(properties)})",
     )
 
 
