@@ -53,7 +53,8 @@ class Custom:
     def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
         """Look into the messages."""
         text = message.text_within(max_bytes)
-        rows = rows.select("topic", "partition", "offset", "key", "value", text.alias("text"))
+        unfit = message.unfit(max_bytes).alias("unfit")
+        rows = rows.select("topic", "partition", "offset", "key", unfit, text.alias("text"))
         word = _at("text", self.op_field)
         op = word
         for theirs, ours in self.op_map.items():
@@ -66,7 +67,7 @@ class Custom:
         )
         millis, position = self._position(epoch)
         rows = rows.select(
-            "topic", "partition", "offset", "value", "text", F.col("topic").alias("table"), F.lit("").alias("schema"),
+            "topic", "partition", "offset", "unfit", "text", F.col("topic").alias("table"), F.lit("").alias("schema"),
             op.alias("op"), position.alias("position"), instant(millis).alias("changed_at"),
             row.alias("row"), nothing.alias("old_key"), nothing.alias("before"), F.lit(False).alias("partial"),
             before.alias("old_row"),
@@ -76,7 +77,7 @@ class Custom:
         rows = message.split_moves(rows, moved, F.col("old_row"))
         corrupt = F.get_json_object("text", "$").isNull() | F.col("op").isNull()
         known = F.col("op").isin([op.value for op in Op])
-        return rows.withColumn("fate", message.fate(max_bytes, corrupt, F.lit(None), known)).select(*message.COLUMNS)
+        return rows.withColumn("fate", message.fate(corrupt, F.lit(None), known)).select(*message.COLUMNS)
 
     def learn(self, peeked: DataFrame) -> bool:
         """Return that there is nothing to learn: messages carry no schemas."""

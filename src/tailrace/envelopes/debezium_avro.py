@@ -62,10 +62,14 @@ class DebeziumAvro:
         framed = F.coalesce((size > _HEADER) & (F.substring("value", 1, 1) == F.lit(b"\0")), F.lit(False))
         number = F.when(framed, F.conv(F.hex(F.substring("value", 2, 4)), 16, 10).cast("bigint"))
         body = F.when(framed & (size <= max_bytes), F.expr(f"substring(value, {_HEADER + 1})"))
-        moved = F.filter("headers", lambda h: h["key"] == OLD_KEY)
+        unfit = (
+            F.when(size.isNull(), message.FILTERED)
+            .when(size > max_bytes, F.concat(F.lit("too-large: "), size))
+            .when(~framed, "malformed: not a message with the id of a schema")
+        )
         rows = rows.select(
-            "topic", "partition", "offset", "value", number.alias("id"), body.alias("body"),
-            F.try_element_at(moved, F.lit(1))["value"].cast("string").alias("old_key"),
+            "topic", "partition", "offset", unfit.alias("unfit"), number.alias("id"), body.alias("body"),
+            message.header(OLD_KEY).cast("string").alias("old_key"),
         )  # fmt: skip
         readers = {number: found for number, schema in self._known.items() if (found := _reader(schema))}
         rows = _decoded(rows, "body", {number: (F.col("id") == number, *found) for number, found in readers.items()})
@@ -73,7 +77,7 @@ class DebeziumAvro:
         rows = rows.select("*", F.coalesce(F.lit(None).cast(_PEEKED), *seen).alias("m"))
         source = F.col("m.source")
         rows = rows.select(
-            "topic", "partition", "offset", "value", "id", "body", "old_key",
+            "topic", "partition", "offset", "unfit", "id", "old_key",
             F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
             F.coalesce(F.col("id").cast("string"), F.lit("")).alias("schema"),
             F.col("m.op").alias("op"), position(epoch).alias("position"),
@@ -83,9 +87,7 @@ class DebeziumAvro:
         )  # fmt: skip
         learned = F.col("id").isin(*self._known) if self._known else F.lit(False)
         fate = (
-            F.when(F.octet_length("value").isNull(), message.FILTERED)
-            .when(F.octet_length("value") > max_bytes, F.concat(F.lit("too-large: "), F.octet_length("value")))
-            .when(F.col("id").isNull(), "malformed: not a message with the id of a schema")
+            F.when(F.col("unfit").isNotNull(), F.col("unfit"))
             .when(~learned, LEARN)
             .when(F.col("op").isNull(), "malformed: not a message of its schema")
             .when(~F.col("op").isin([op.value for op in Op]), F.concat(F.lit("unknown-op: "), F.col("op")))

@@ -50,34 +50,33 @@ class DebeziumJson:
         # A block that is null says nothing: the message is one without a block.
         block_there = text.startswith(_BLOCK) & ~text.startswith(_BLOCK + "null")
         cut = F.when(block_there, F.instr(text, _PAYLOAD)).otherwise(0)
-        moved = F.filter("headers", lambda h: h["key"] == OLD_KEY)
+        block = F.when(cut > 0, F.hex(F.xxhash64(F.substring(text, 1, cut))))
+        payload = F.when(cut > 0, F.substring(text, cut + len(_PAYLOAD), F.length(text))).otherwise(text)
         rows = rows.select(
-            "topic", "partition", "offset", "key", "value", text.alias("text"), cut.alias("cut"),
-            message.key_text(F.try_element_at(moved, F.lit(1))["value"]).alias("old_key"),
+            "topic", "partition", "offset", "key", message.unfit(max_bytes).alias("unfit"), payload.alias("payload"),
+            block.alias("block"), message.key_text(message.header(OLD_KEY)).alias("old_key"),
         )  # fmt: skip
-        payload = F.when(F.col("cut") > 0, F.expr(f"substring(text, cut + {len(_PAYLOAD)})")).otherwise(F.col("text"))
-        whole = f"{_MESSAGE}, payload struct<{_struct(_MESSAGE)}>, _corrupt string"
-        parsed = F.from_json(payload, whole, {"columnNameOfCorruptRecord": "_corrupt"})
-        rows = rows.select("*", parsed.alias("m"))
+        whole = f"{_MESSAGE}, payload struct<{_struct(_MESSAGE)}>, schema string, _corrupt string"
+        parsed = F.from_json("payload", whole, {"columnNameOfCorruptRecord": "_corrupt"})
+        # Spark copies the columns of this step, so it has none that no later one needs.
+        rows = rows.select("topic", "partition", "offset", "key", "unfit", "block", "old_key", parsed.alias("m"))
         # A message whose block is not where Connect writes it is read as a whole.
         inner = F.coalesce(F.col("m.payload.op"), F.col("m.op")).isNotNull()
         m = F.when(F.col("m.payload.op").isNotNull(), F.col("m.payload")).otherwise(
             F.struct("m.op", "m.before", "m.after", "m.source")
         )
-        block = F.when(F.col("cut") > 0, F.expr("substring(text, 1, cut)")).when(
-            F.col("m.payload.op").isNotNull(), F.get_json_object("text", "$.schema")
-        )
-        schema = F.when(block.isNotNull(), F.hex(F.xxhash64(block))).otherwise("")
+        apart = F.when(F.col("m.payload.op").isNotNull() & F.col("m.schema").isNotNull(), F.hex(F.xxhash64("m.schema")))
         rows = rows.select(
-            "topic", "partition", "offset", "key", "value", "old_key", m.alias("m"),
-            F.col("m._corrupt").alias("corrupt"), inner.alias("inner"), schema.alias("schema"),
+            "topic", "partition", "offset", "key", "unfit", "old_key", m.alias("m"),
+            F.col("m._corrupt").alias("corrupt"), inner.alias("inner"),
+            F.coalesce("block", apart, F.lit("")).alias("schema"),
         )  # fmt: skip
         op, source = F.col("m.op"), F.col("m.source")
         row = F.when(op == Op.DELETE.value, F.coalesce(F.col("m.before"), message.key_text(F.col("key")))).when(
             op != Op.TRUNCATE.value, F.col("m.after")
         )
         rows = rows.select(
-            "topic", "partition", "offset", "value", "old_key", "corrupt", "inner",
+            "topic", "partition", "offset", "unfit", "old_key", "corrupt", "inner",
             F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
             "schema", op.alias("op"), position(epoch).alias("position"),
             instant(source["ts_ms"]).alias("changed_at"), row.alias("row"),
@@ -86,7 +85,7 @@ class DebeziumJson:
         table = F.when(F.col("table").contains("."), F.col("table"))
         rows = rows.withColumn("table", table)
         known = F.col("op").isin([op.value for op in Op])
-        fate = message.fate(max_bytes, F.col("corrupt").isNotNull() | ~F.col("inner"), F.lit(None), known)
+        fate = message.fate(F.col("corrupt").isNotNull() | ~F.col("inner"), F.lit(None), known)
         partial = message.may_be_partial(F.col("row"), self._placeholder)
         rows = rows.select("*", partial.alias("partial"), fate.alias("fate"))
         return rows.select(*message.COLUMNS)

@@ -47,7 +47,8 @@ class Maxwell:
     def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
         """Look into the messages."""
         parsed = F.from_json(message.text_within(max_bytes), _MESSAGE, {"columnNameOfCorruptRecord": "_corrupt"})
-        rows = rows.select("topic", "partition", "offset", "key", "value", parsed.alias("m"))
+        unfit = message.unfit(max_bytes).alias("unfit")
+        rows = rows.select("topic", "partition", "offset", "key", unfit, parsed.alias("m"))
         op = F.col("m.type")
         for word, known in _OPS.items():
             op = F.when(F.col("m.type") == word, known.value).otherwise(op)
@@ -68,7 +69,7 @@ class Maxwell:
             F.col("m.database").isNotNull() & F.col("m.table").isNotNull(), F.concat_ws(".", "m.database", "m.table")
         )
         rows = rows.select(
-            "topic", "partition", "offset", "key", "value", "m", table.alias("table"), F.lit("").alias("schema"),
+            "topic", "partition", "offset", "key", "unfit", "m", table.alias("table"), F.lit("").alias("schema"),
             op.alias("op"), position.alias("position"), changed_at.alias("changed_at"),
             F.col("m.data").alias("row"), F.lit(None).cast("string").alias("old_key"),
             F.lit(None).cast("string").alias("before"), F.lit(False).alias("partial"),
@@ -76,7 +77,7 @@ class Maxwell:
         rows = message.split_moves(rows, _moved(), _old_row())
         corrupt = F.col("m._corrupt").isNotNull() | F.col("m.type").isNull()
         silent = F.when(F.col("m.type").isin(*_SILENT), FILTERED)
-        fate = message.fate(max_bytes, corrupt, silent, F.col("m.type").isin(*_OPS))
+        fate = message.fate(corrupt, silent, F.col("m.type").isin(*_OPS))
         return rows.withColumn("fate", fate).select(*message.COLUMNS)
 
     def learn(self, peeked: DataFrame) -> bool:

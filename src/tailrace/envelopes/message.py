@@ -199,13 +199,20 @@ def fixed(number: Expression, digits: int = 16) -> Expression:
     return F.lpad(F.lower(F.hex(number.cast("bigint"))), digits, "0")
 
 
-def fate(max_bytes: int, corrupt: Expression, special: Expression, known_ops: Expression) -> Expression:
-    """Say what becomes of a message as far as every format agrees; `special` comes before the change itself."""
+def unfit(max_bytes: int) -> Expression:
+    """Say of a message whether it cannot be looked into; it is asked first, so that its bytes need not be carried."""
     size = F.octet_length("value")
     return (
         F.when(size.isNull(), FILTERED)
         .when(size > max_bytes, F.concat(F.lit("too-large: "), size, F.lit(" bytes")))
         .when(~F.is_valid_utf8(F.col("value").cast("string")), "malformed: the message is not valid UTF-8")
+    )
+
+
+def fate(corrupt: Expression, special: Expression, known_ops: Expression) -> Expression:
+    """Say what becomes of a message as far as every format agrees; `special` comes before the change itself."""
+    return (
+        F.when(F.col("unfit").isNotNull(), F.col("unfit"))
         .when(corrupt, "malformed: not a message of this format")
         .when(special.isNotNull(), special)
         .when(~known_ops, F.concat(F.lit("unknown-op: "), F.col("op")))
@@ -217,6 +224,12 @@ def fate(max_bytes: int, corrupt: Expression, special: Expression, known_ops: Ex
         )
         .when((F.col("op") != Op.TRUNCATE.value) & F.col("row").isNull(), "missing-image: the message has no row")
     )
+
+
+def header(name: str) -> Expression:
+    """Return the first header of a message that is called `name`."""
+    # Not with a lambda, which Spark does not compile: it would run the whole step row by row.
+    return F.get(F.col("headers.value"), (F.array_position(F.col("headers.key"), name) - 1).cast("int"))
 
 
 def split_moves(rows: DataFrame, moved: Expression, old_row: Expression) -> DataFrame:

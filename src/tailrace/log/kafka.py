@@ -259,7 +259,7 @@ class KafkaLog:
         peeked = self.envelope.peek(rows, self.epoch, self._max_event_bytes)
         peeked = self._routing.apply(peeked, self._tables, self._open_topics)
         # Not a checkpoint: what an executor loses is read from Kafka again, which has it.
-        return peeked.persist(StorageLevel.MEMORY_AND_DISK)
+        return peeked.persist(StorageLevel.MEMORY_AND_DISK_DESER)
 
     def _contents(
         self, kept: DataFrame, messages: Messages

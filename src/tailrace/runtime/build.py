@@ -22,6 +22,7 @@ from tailrace.apply.target import Forgetting, Sending
 from tailrace.config.pipeline import Mode, PipelineConfig, RetryConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
+from tailrace.control.daily import Daily
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
@@ -80,6 +81,7 @@ class Pipeline:
         self._folder = platform.control_root(pipeline.pipeline_id)
         self._checkpoints = Checkpoints(self._folder)
         self._progress = Progress(self._folder / "progress")
+        self._daily = Daily(self._folder / "tombstones-collected.json")
         self._inlet = open_inlet(pipeline, platform, self._folder, self._spark)
         self._rejects = self._inlet.dead_letters()
         self._stop = threading.Event()
@@ -195,7 +197,8 @@ class Pipeline:
         for work in drains:
             # A letter that is replayed may be older than a tombstone, and would bring its row back.
             if isinstance(work.fold.target, Forgetting) and not self._rejects.count(work.target):
-                work.fold.target.collect_tombstones()
+                # Tombstones are as old as the day that they are of.
+                self._daily.do(work.target, work.fold.target.collect_tombstones)
         failpoint("C28")
         self._inlet.expire(
             opened, min(self._progress.load(sink.sink_id, life.log) for sink in self._config.enabled_sinks)
