@@ -111,6 +111,30 @@ def test_files_that_cannot_match_are_not_read(spark: SparkSession, target: str, 
     assert int(newest["operationMetrics"]["numTargetFilesRemoved"]) <= near
 
 
+def test_the_table_is_asked_only_of_what_may_be_late(
+    spark: SparkSession, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 20, "u"), (3, None, None, 15, "d")), target)
+    asked, known = [0], DeltaTable.known
+
+    def counted(*given: Any) -> DataFrame:
+        asked[0] += 1
+        return known(*given)
+
+    monkeypatch.setattr(DeltaTable, "known", counted)
+    newer = apply(feed(spark, (1, "newer", 1, 21, "u"), (4, "new", 1, 22, "u")), target)
+    assert (newer.applied, newer.superseded, asked) == (2, 0, [0])
+    # One late change of a row, one of a deleted row, and beside them what is newer than all that there is.
+    mixed = apply(
+        feed(
+            spark, (2, "late", 1, 19, "u"), (3, "late", 1, 14, "u"), (2, "newest", 1, 30, "u"), (5, "late", 1, 1, "u")
+        ),
+        target,
+    )
+    assert (mixed.applied, mixed.superseded, asked) == (2, 2, [1])
+    assert rows(target, "id", "name") == [(1, "newer"), (2, "newest"), (4, "new"), (5, "late")]
+
+
 def test_a_truncate_empties_the_table_and_what_is_older_stays_gone(spark: SparkSession, target: str) -> None:
     options = {"apply_as_truncates": "op = 't'"}
     apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 30, "u")), target, **options)

@@ -258,9 +258,14 @@ class Flow:
             F.count_if(stale).alias("stale"),
             F.count_if(good & ~stale & gone).alias("cut"),
             F.max(F.when(good, column(POSITION))).alias("high"),
+            F.count_if(good & self._late()).alias("late"),
             *near,
         )
         return counted, good & ~gone & ~stale
+
+    def _late(self) -> Expression:
+        """Say of a change whether the target may know better: what is newer than all that it has, it cannot."""
+        return _at_or_below(self.before.high)
 
     def _rows(self, changes: DataFrame) -> DataFrame:
         if self.mode == "append":
@@ -271,10 +276,10 @@ class Flow:
     def _counting(self, changes: DataFrame, seen: Observation, floor: str) -> tuple[DataFrame, DataFrame | None]:
         """Return the changes that count beside what the target has, and those that were judged by it."""
         near = self._ranges(seen)
-        if not self.ordered and self.exists:
+        if not self.ordered and self.exists and (late := seen.get["late"]):
             known = self.target.known(self.shape.name, near)
-            if seen.get["counted"] <= FEW:
-                known = engine.of_these(known, changes, self.shape.keys)
+            if late <= FEW:
+                known = engine.of_these(known, changes.where(self._late()), self.shape.keys)
             changes = engine.newer(changes, known, self.shape.keys, ties=self.ties)
         if not (self.partial and self.required):
             return changes, None

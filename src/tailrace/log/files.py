@@ -62,6 +62,8 @@ class FileLog:
 
     ordered = False
     """A file may come late, and one that failed may be asked for again."""
+    reads_ahead = False
+    """A file is claimed when it is read, so the one behind it may be another worker's."""
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ class KafkaLog:
 
     ordered = False
     """A connector that starts again repeats what it has sent."""
+    reads_ahead = True
 
     def __init__(
         self,

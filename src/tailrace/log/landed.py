@@ -65,6 +65,7 @@ class LandedLog:
 
     ordered = True
     """Changes of one key lie in the log in the order of their positions."""
+    reads_ahead = False
 
     def __init__(self, folder: Path, name: str, epoch: int, shape: Shape = LIKE_KAFKA) -> None:
         self.name = name

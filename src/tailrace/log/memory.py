@@ -39,6 +39,7 @@ class MemoryLog:
     """
 
     envelope = debezium
+    reads_ahead = False
 
     def __init__(self, name: str = "memory", epoch: int = 1, *, ordered: bool = True) -> None:
         self.name = name

@@ -21,6 +21,7 @@ from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Table
 from tailrace.log.slice import Slice
+from tailrace.runtime.ahead import Ahead
 from tailrace.runtime.fold import Again, Counts, Fold
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.rules import Choice
@@ -30,6 +31,8 @@ class ChangeLog(Protocol):
     """The end of a change log that is read."""
 
     name: str
+    reads_ahead: bool
+    """Reading a slice is work of its own, so the next one is worth reading while another is applied."""
 
     def require_rest(self, place: int) -> None:
         """Halt if anything behind `place` is gone."""
@@ -131,11 +134,6 @@ class Drain:
                 if topic in self.tables:
                     self.fold.make(self.tables[topic], table)
 
-    def next_slice(self, after: int, upto: int | None = None) -> Slice | None:
-        """Return what comes after offset `after`, as far as one slice goes."""
-        self.make_tables()
-        return self.log.slice(after, self.pace.max_rows, upto)
-
     def apply(self, piece: Slice) -> list[Counts]:
         """Apply every table of `piece`, then save how far the target is.
 
@@ -193,18 +191,22 @@ def drain(
     """
     at = attempt(work.at)
     slices = 0
-    while not stop.is_set() and slices != max_slices:
-        work.maintain()
-        piece = attempt(functools.partial(work.next_slice, at, upto))
-        if piece is not None:
-            try:
-                yield piece, attempt(functools.partial(work.apply, piece))
-            finally:
-                piece.release()
-            at = piece.upto
-            slices += 1
-        elif upto is not None:
-            attempt(functools.partial(work.fold.settle, at))
-            break
-        else:
-            work.log.wait(work.pace.interval_seconds)
+    with Ahead(lambda after: work.log.slice(after, work.pace.max_rows, upto)) as ahead:
+        while not stop.is_set() and slices != max_slices:
+            work.maintain()
+            attempt(work.make_tables)
+            piece = attempt(functools.partial(ahead.after, at))
+            if piece is not None:
+                at = piece.upto
+                slices += 1
+                if work.log.reads_ahead and slices != max_slices:
+                    ahead.begin(at)
+                try:
+                    yield piece, attempt(functools.partial(work.apply, piece))
+                finally:
+                    piece.release()
+            elif upto is not None:
+                attempt(functools.partial(work.fold.settle, at))
+                break
+            else:
+                work.log.wait(work.pace.interval_seconds)
