@@ -29,6 +29,7 @@ from tailrace.targets._sql import shape
 from tailrace.targets._sql.control import Control, Entry, Owner
 from tailrace.targets._sql.crossing import incoming, one_value, outgoing, with_kept
 from tailrace.targets._sql.dialect import Database, Session
+from tailrace.targets._sql.fill import fill
 from tailrace.targets._sql.shape import NUMBER
 from tailrace.targets._sql.statements import DAY, KEPT, OP, STAGE, Statements
 
@@ -192,12 +193,16 @@ class SqlTable:
     def _fold_rows(self, session: Session, entry: Entry, batch: Batch) -> Applied:
         carried = [name for name in entry.shape.names() if name in batch.rows.columns]
         values = [name for name in carried if name not in entry.shape.keys]
+        types = {name: entry.shape.column(name).type for name in carried}
+        buried, there = (self._any(session, table) for table in (self._beside, self._table))
+        if not buried and not there and not batch.truncate:
+            places, today = (self._table, self._beside), _today().isoformat()
+            return Applied(fill(session, self._dialect, places, batch.rows, types, entry.shape.keys, today))
         partial = [name for name in values if name in batch.partial]
         rows = with_kept(batch.rows, partial) if partial else batch.rows
         ours = {POSITION: "string", OP: "string"} | ({KEPT: "string"} if partial else {})
-        self._load_stage(session, rows, {name: entry.shape.column(name).type for name in carried} | ours, entry)
+        self._load_stage(session, rows, types | ours, entry)
         do = self._statements(entry.shape.keys)
-        buried = self._any(session, self._beside)
         if buried:
             session.run(do.drop_stale(ties=batch.ties))
         gone = again = updated = 0
@@ -206,7 +211,7 @@ class SqlTable:
             again = session.ask(do.replaced(), hard)[0][0]
             gone = session.run(do.truncate(self._table), hard)
             session.run(do.truncate(self._beside), hard)
-        if self._any(session, self._table):
+        if there:
             gone += session.run(do.delete())
             updated = self._last(session, do.update(values, partial, ties=batch.ties))
         inserted = session.run(do.insert(carried))
