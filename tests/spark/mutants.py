@@ -53,6 +53,13 @@ MUTANTS = [
         "late events are not dropped", "apply/engine.py", 'F.col("_cdc_seen").isNull() | news |', "F.lit(True) |", SCD1
     ),
     Mutant(
+        "what may be late is taken for new",
+        "apply/flow.py",
+        "return _at_or_below(self.before.high)",
+        "return F.lit(False)",
+        SCD1,
+    ),
+    Mutant(
         "an upsert wins a tie in a batch",
         "apply/engine.py",
         '(column(OP) == Op.DELETE.value).alias("d")',
