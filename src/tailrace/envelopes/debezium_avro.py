@@ -71,7 +71,9 @@ class DebeziumAvro:
             "topic", "partition", "offset", unfit.alias("unfit"), number.alias("id"), body.alias("body"),
             message.header(OLD_KEY).cast("string").alias("old_key"),
         )  # fmt: skip
-        readers = {number: found for number, schema in self._known.items() if (found := _reader(schema))}
+        # One view of it: a slice is looked into while another one, in another thread, may ask for a schema.
+        known = dict(self._known)
+        readers = {number: found for number, schema in known.items() if (found := _reader(schema))}
         rows = _decoded(rows, "body", {number: (F.col("id") == number, *found) for number, found in readers.items()})
         seen = (F.when(F.col("id") == number, _peeked(number, reader)) for number, (_, reader) in readers.items())
         rows = rows.select("*", F.coalesce(F.lit(None).cast(_PEEKED), *seen).alias("m"))
@@ -82,10 +84,10 @@ class DebeziumAvro:
             F.coalesce(F.col("id").cast("string"), F.lit("")).alias("schema"),
             F.col("m.op").alias("op"), position(epoch).alias("position"),
             instant(source["ts_ms"]).alias("changed_at"), F.col("body").alias("row"),
-            F.when((F.col("m.op") == Op.UPDATE.value) & self._may_have_before(), F.lit("")).alias("before"),
+            F.when((F.col("m.op") == Op.UPDATE.value) & _may_have_before(known), F.lit("")).alias("before"),
             self._may_be_partial().alias("partial"),
         )  # fmt: skip
-        learned = F.col("id").isin(*self._known) if self._known else F.lit(False)
+        learned = F.col("id").isin(*known) if known else F.lit(False)
         fate = (
             F.when(F.col("unfit").isNotNull(), F.col("unfit"))
             .when(~learned, LEARN)
@@ -137,7 +139,7 @@ class DebeziumAvro:
 
     def open_rows(self, rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
         """Decode the rows with the schemas they were written with."""
-        ids = self._ids.get(table, [])
+        ids = tuple(self._ids.get(table, ()))
         nothing = F.struct(F.lit(False).alias("there"), *_cells(message.no_row(table), table)[1:])
         rows = _decoded(rows, "row", {n: (F.col("schema") == str(n), self._schema(n), None) for n in ids})
         deleted = F.col("op") == Op.DELETE.value
@@ -175,12 +177,6 @@ class DebeziumAvro:
         if number not in self._known:
             self._known[number] = self._writer(number)
         return self._known[number]
-
-    def _may_have_before(self) -> Expression:
-        """Say whether a message may hold the row as it was: a union that comes first begins with which part it is."""
-        told = [number for number, schema in self._known.items() if _before_first(schema)]
-        nothing = F.col("id").isin(*told) & (F.substring("body", 1, 1) == F.lit(b"\0")) if told else F.lit(False)
-        return ~F.coalesce(nothing, F.lit(False))
 
     def _may_be_partial(self) -> Expression:
         numbers = b"".join(_zigzag(byte) for byte in self._placeholder)
@@ -255,6 +251,13 @@ def _reader(schema: _Schema) -> tuple[_Schema, _Schema] | None:
         return None
     wanted = [field for field in source["fields"] if field["name"] in _SOURCE]
     return schema, {**schema, "fields": [{**fields["source"], "type": {**source, "fields": wanted}}, fields["op"]]}
+
+
+def _may_have_before(known: Mapping[int, _Schema]) -> Expression:
+    """Say whether a message may hold the row as it was: a union that comes first begins with which part it is."""
+    told = [number for number, schema in known.items() if _before_first(schema)]
+    nothing = F.col("id").isin(*told) & (F.substring("body", 1, 1) == F.lit(b"\0")) if told else F.lit(False)
+    return ~F.coalesce(nothing, F.lit(False))
 
 
 def _before_first(schema: _Schema) -> bool:
