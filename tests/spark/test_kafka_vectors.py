@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,9 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.core.errors import Retryable
+from tailrace.core.table import Column, Table
+from tailrace.envelopes import message
 from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.runtime.fold import Counts
+from tailrace.spark.frame import frame
 from tests.topics_in_memory import Pipeline, total
 
 Whole = tuple[Pipeline, list[Counts]]
@@ -37,11 +40,11 @@ def opened(name: str, spark: SparkSession, folder: Path, only: str = "") -> Pipe
     tables = [table for table in vector["connector"]["table.include.list"].split(",") if only in table]
     for table in tables:
         cluster.create(f"{prefix}.{table}")
-    for message in vector["messages"]:
-        if message["topic"].removeprefix(f"{prefix}.") in tables:
-            key, value = (text and base64.b64decode(text) for text in (message["key_base64"], message["value_base64"]))
-            headers = tuple((name, content and base64.b64decode(content)) for name, content in message["headers"])
-            cluster.put(message["topic"], 0, key, value and value.replace(_FIRST_DAY, _FIRST_YEAR_ENDS), headers)
+    for sent in vector["messages"]:
+        if sent["topic"].removeprefix(f"{prefix}.") in tables:
+            key, value = (text and base64.b64decode(text) for text in (sent["key_base64"], sent["value_base64"]))
+            headers = tuple((name, content and base64.b64decode(content)) for name, content in sent["headers"])
+            cluster.put(sent["topic"], 0, key, value and value.replace(_FIRST_DAY, _FIRST_YEAR_ENDS), headers)
     return Pipeline(spark, folder, cluster, [f"{prefix}.{table}" for table in tables], tables)
 
 
@@ -194,6 +197,25 @@ def test_avro_that_is_cut_off_or_wrongly_framed_is_put_aside(spark: SparkSession
         pipeline.cluster.put(topic, 0, None, value)
     counts = pipeline.drain()
     assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 6
+
+
+class Growing(list[int]):
+    """Ids of schemas, of which another slice, looked into meanwhile, always learns one more."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(1, len(self) + 1)
+        self.append(len(self) + 1)
+
+
+def test_a_schema_that_is_learned_while_rows_are_opened_is_not_theirs(spark: SparkSession) -> None:
+    row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "long"}]}
+    images = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Value"]}]
+    envelope = DebeziumAvro(lambda _: {"type": "record", "name": "Envelope", "fields": images})
+    table = Table("public.items", (Column("id", "bigint"),), ("id",))
+    envelope._ids[table] = Growing([1])
+    kinds = {"partition": "int", "offset": "bigint", "changed_at": "timestamp", "row": "binary", "partial": "boolean"}
+    peeked = frame(spark, [], ", ".join(f"`{name}` {kinds.get(name, 'string')}" for name in message.COLUMNS))
+    assert "id" in envelope.open_rows(peeked, table, 1, 1 << 20).columns
 
 
 def test_an_id_that_the_registry_does_not_know_pauses(spark: SparkSession, tmp_path: Path) -> None:
