@@ -181,7 +181,7 @@ for _ in range(70):
     "value",
     [
         math.inf, math.nan, 10**400, [math.inf], {"a": {"b": -math.inf}}, DEEP, "\ud800", {"\ud800": 1.0}, {"$set": []},
-        [{"$map": []}], {"$integer": "AAAA"}, {"$integer": 1}, {"$bytes": "=A"}, {"$float": "AAAAAAAA8D8="}, b"",
+        [{"$map": []}], {"$integer": "AAAA"}, {"$integer": 1}, {"$float": []}, {"$bytes": "=A"}, {"$float": "AAAAAAAA8D8="}, b"",
     ],
 )  # fmt: skip
 def test_a_document_with_what_is_no_value_is_refused(value: object) -> None:

@@ -6,6 +6,7 @@ and nothing of them is lost. It is written here piece by piece, which takes a fr
 
 from __future__ import annotations
 
+from binascii import a2b_base64
 from collections.abc import Mapping
 from json.encoder import encode_basestring as quoted
 from typing import Any
@@ -26,6 +27,8 @@ from tailrace.core.convex import (
 
 _END_OF_TIME = 253_402_300_800_000.0
 """The year 10000, in milliseconds."""
+_FLOATS = frozenset({"AAAAAAAAAIA=", "AAAAAAAA+H8=", "AAAAAAAA8H8=", "AAAAAAAA8P8="})
+"""The payloads of -0.0, NaN and the infinities as they usually come."""
 # To look a member of an enumeration up takes as long as to write a field.
 _NULL, _BOOLEAN, _FLOAT64, _STRING, _TEXT = Kind.NULL, Kind.BOOLEAN, Kind.FLOAT64, Kind.STRING, Kind.TEXT
 
@@ -49,8 +52,8 @@ class Documents:
             type_ = type(item)
             if type_ is str:
                 kind, text = _STRING, quoted(item)
-            elif type_ is float:
-                kind, text = _FLOAT64, _number(item)
+            elif type_ is float and item - item == 0:
+                kind, text = _FLOAT64, repr(item)
             elif type_ is dict and len(item) == 1 and (tag := next(iter(item))) in TAGS:
                 kind, text = TAGS[tag], _tagged_text(tag, item[tag])
             elif item is None:
@@ -77,39 +80,44 @@ def encoded_text(encoded: Any, depth: int = 0) -> str:
     if depth > DEEPEST:
         raise ValueError("a value nests too deep")
     type_ = type(encoded)
-    if type_ is dict and len(encoded) == 1:
-        ((tag, payload),) = encoded.items()
-        if tag in TAGS:
-            return _tagged_text(tag, payload)
-        if tag in REMOVED:
-            raise ValueError(f'"{tag}" is no type of Convex any more')
+    if type_ is dict:
+        if len(encoded) == 1:
+            ((tag, payload),) = encoded.items()
+            if tag in TAGS:
+                return _tagged_text(tag, payload)
+            if tag in REMOVED:
+                raise ValueError(f'"{tag}" is no type of Convex any more')
+        parts = [f"{quoted(name)}:{encoded_text(encoded[name], depth + 1)}" for name in sorted(encoded)]
+        return "{" + ",".join(parts) + "}"
+    if type_ is list:
+        return "[" + ",".join([encoded_text(item, depth + 1) for item in encoded]) + "]" if encoded else "[]"
     if type_ is str:
         return quoted(encoded)
     if encoded is None:
         return "null"
     if type_ is bool:
         return "true" if encoded else "false"
+    # Of a number that has no end, or is none, the difference to itself is none either.
+    if type_ is float and encoded - encoded == 0:
+        return repr(encoded)
     if type_ is float or type_ is int:
-        return _number(encoded)
-    if type_ is list:
-        return "[" + ",".join([encoded_text(item, depth + 1) for item in encoded]) + "]"
-    if type_ is dict:
-        parts = [f"{quoted(name)}:{encoded_text(encoded[name], depth + 1)}" for name in sorted(encoded)]
-        return "{" + ",".join(parts) + "}"
+        return repr(in_range(encoded))
     raise ValueError(f"no value of Convex: {type_.__name__}")
 
 
-def _tagged_text(tag: str, payload: object) -> str:
-    tagged(tag, payload)
+def _tagged_text(tag: str, payload: Any) -> str:
+    # Only as much as it takes to see that it is right, because there are many; `tagged` says what is wrong with others.
+    try:
+        if tag == "$float":
+            right = payload in _FLOATS
+        else:
+            right = len(a2b_base64(payload, strict_mode=True)) == 8 or tag == "$bytes"
+    except (ValueError, TypeError):
+        right = False
+    if not right:
+        tagged(tag, payload)
     # Base64, which it is by now, needs no escapes.
     return f'{{"{tag}":"{payload}"}}'
-
-
-def _number(number: float) -> str:
-    # Of one that has no end, or is none, the difference is none either.
-    if type(number) is not float or number - number != 0:
-        number = in_range(number)
-    return repr(number)
 
 
 def _is_time(value: Any) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ from tailrace.core.table import Table
 from tailrace.envelopes.convex_rows import ARROW
 from tailrace.sources._convex_selection import Selection
 
-_UNSAID = object()
+_UNSAID: Any = object()
 
 
 @dataclass(slots=True)
@@ -72,6 +73,8 @@ class Rows:
 class _Table(NamedTuple):
     """What is the same for every row of a table."""
 
+    component: str
+    table: str
     name: str
     whole: bool
     """Every field was asked for."""
@@ -81,44 +84,52 @@ class _Table(NamedTuple):
 
 def rows_of(values: list[object], selection: Selection, *, delta: bool) -> Rows:
     """Return the values of an answer as rows, and use them up; halt if one is none, or one that was not asked for."""
-    found = Rows()
-    tables: dict[tuple[str, str], _Table] = {}
-    for value in values:
-        if not isinstance(value, dict):
-            raise broken("a value is no document")
-        component, table, ts = value.pop("_component", ""), value.pop("_table", None), value.pop("_ts", None)
-        key, deleted = value.get(convex.ID), value.pop("_deleted", _UNSAID)
-        if not isinstance(component, str) or not isinstance(table, str) or not isinstance(key, str) or not key:
-            raise broken("a document has no table or no id")
-        if type(ts) is not int or not 0 < ts < 1 << 63:
-            raise broken("a document has no timestamp")
-        if type(deleted) is not bool if delta else deleted is not _UNSAID:
-            raise broken("a document does not say whether it is deleted")
-        of = tables.get((component, table))
-        if of is None:
-            whole = selection.is_whole(component, table)
-            of = _Table(convex.table_name(component, table), whole, Documents(), Documents())
-            tables[component, table] = of
+    documents = [value for value in values if isinstance(value, dict)]
+    if len(documents) != len(values):
+        raise broken("a value is no document")
+    found = Rows(
+        components=[document.pop("_component", "") for document in documents],
+        tables=[document.pop("_table", _UNSAID) for document in documents],
+        ids=[document.get(convex.ID, _UNSAID) for document in documents],
+        stamps=[document.pop("_ts", _UNSAID) for document in documents],
+    )
+    if not {str}.issuperset(map(type, chain(found.components, found.tables, found.ids))) or not all(found.ids):
+        raise broken("a document has no table or no id")
+    stamps = found.stamps
+    if not {int}.issuperset(map(type, stamps)) or (stamps and not 0 < min(stamps) <= max(stamps) < 1 << 63):
+        raise broken("a document has no timestamp")
+    said = [document.pop("_deleted", _UNSAID) for document in documents]
+    if not ({bool} if delta else {type(_UNSAID)}).issuperset(map(type, said)):
+        raise broken("a document does not say whether it is deleted")
+    found.deleted = said if delta else [False] * len(said)
+    tables = {pair: _table(*pair, selection) for pair in set(zip(found.components, found.tables, strict=True))}
+    owners = [tables[pair] for pair in zip(found.components, found.tables, strict=True)]
+    found.names = [of.name for of in owners]
+    add = found.texts.append
+    for of, document, deleted in zip(owners, documents, found.deleted, strict=True):
         try:
-            text = (of.deletes if deleted is True else of.documents).read(value)
+            add((of.deletes if deleted else of.documents).read(document))
         except ValueError as error:
             raise broken(f'a document of table "{of.name}" cannot be read: {error}') from error
-        if not of.whole and (excess := selection.excess(component, table, filter(convex.own, value))):
-            raise Halt(
-                "selection-ignored",
-                f'Convex sent "{excess[0]}" of table "{of.name}", which was not asked for',
-                "The server ignored the selection, as servers of before 2026 may do. Nothing was stored. "
-                "Upgrade the server, or remove the selection.",
-            )
-        found.components.append(component)
-        found.tables.append(table)
-        found.names.append(of.name)
-        found.ids.append(key)
-        found.stamps.append(ts)
-        found.deleted.append(deleted is True)
-        found.texts.append(text)
+        if not of.whole:
+            _refuse_excess(of, document, selection)
     found.fields = {of.name: of.documents.fields for of in tables.values() if of.documents.fields}
     return found
+
+
+def _table(component: str, table: str, selection: Selection) -> _Table:
+    name, whole = convex.table_name(component, table), selection.is_whole(component, table)
+    return _Table(component, table, name, whole, Documents(), Documents())
+
+
+def _refuse_excess(of: _Table, document: Mapping[str, object], selection: Selection) -> None:
+    if excess := selection.excess(of.component, of.table, filter(convex.own, document)):
+        raise Halt(
+            "selection-ignored",
+            f'Convex sent "{excess[0]}" of table "{of.name}", which was not asked for',
+            "The server ignored the selection, as servers of before 2026 may do. Nothing was stored. "
+            "Upgrade the server, or remove the selection.",
+        )
 
 
 def broken(what: str) -> Halt:

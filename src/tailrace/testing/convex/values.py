@@ -62,35 +62,36 @@ def _float64(value: float, encoding: str) -> object:
 
 def schema(values: list[Value], encoding: str) -> dict[str, object]:
     """Return the JSON schema that the server infers from `values` of one place, which are not none."""
-    kinds = {_kind(value): value for value in values}
+    kinds = {_KINDS[type_] for type_ in set(map(type, values))}
     found = [_fragment(kind, values, encoding) for kind in sorted(kinds)]
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def object_schema(documents: Sequence[Mapping[str, Value]], encoding: str) -> dict[str, object]:
     """Return the schema of objects seen so far: a field that some of them lack is not required."""
-    names = sorted({name for document in documents for name in document})
+    held: dict[str, list[Value]] = {}
+    for document in documents:
+        for name, value in document.items():
+            held.setdefault(name, []).append(value)
+    names = sorted(held)
     return {
         "type": "object",
-        "properties": {
-            name: schema([document[name] for document in documents if name in document], encoding) for name in names
-        },
+        "properties": {name: schema(held[name], encoding) for name in names},
         "additionalProperties": False,
-        "required": [name for name in names if all(name in document for document in documents)],
+        "required": [name for name in names if len(held[name]) == len(documents)],
     }
 
 
-def _kind(value: Value) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case _:
-            names = {int: "int64", float: "float64", str: "string", bytes: "bytes", list: "array", dict: "object"}
-            return names[type(value)]
-
-
+_KINDS: dict[type, str] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "int64",
+    float: "float64",
+    str: "string",
+    bytes: "bytes",
+    list: "array",
+    dict: "object",
+}
 _PLAIN: dict[tuple[str, str], dict[str, object]] = {
     ("int64", "export"): {"type": "number", "$description": "int64"},
     ("int64", "json"): {"type": "string", "$description": "int64 represented as a base10 string"},
