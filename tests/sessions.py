@@ -1,6 +1,7 @@
-"""How tests set their Spark session: small tables, so nothing is compiled that is run once.
+"""How tests set their Spark session: small tables, so little is prepared for a statement that is run once.
 
-Compiling the plan of a statement takes longer here than running it. What is compiled is run by the e2e tier.
+Compiling the plan of a statement takes longer here than running it, and so does planning it anew between its stages or
+describing it for a page that nobody looks at. What is left out here is run by the e2e tier.
 """
 
 from __future__ import annotations
@@ -8,6 +9,14 @@ from __future__ import annotations
 SMALL = {
     "spark.master": "local[2]",
     "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",
+    # Hadoop starts a process for each file that it makes or renames here, and as many again for the file's checksum.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
+
+SHORT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+"""Options of a JVM that runs for a minute: the quick compiler only, and room for what it makes, which it would else make again."""

@@ -23,16 +23,17 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
+from tests.sessions import SHORT
 
 SINKS = """
 - {sink_id: lake, sink_type: delta, mode: scd1, schema_evolution: alter, delta: {path: lake}}
 - {sink_id: events, sink_type: delta, mode: append, delta: {path: events}}
 """
 
-_PLATFORM = """
-slice: {max_rows: MAX_ROWS, interval_seconds: 0.2}
+_PLATFORM = f"""
+slice: {{max_rows: MAX_ROWS, interval_seconds: 0.2}}
 health_port: 0
-spark: {master: "local[2]", conf: {spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1}}
+spark: {{master: "local[2]", conf: {{spark.driver.extraJavaOptions: "{SHORT}"}}}}
 """
 
 _SCHEMA = """

@@ -13,6 +13,7 @@ import sys
 import tailrace
 from tailrace.core import failpoint
 from tailrace.spark.frame import frame
+from tests.sessions import SHORT
 
 BATCHES = 6
 SCHEMA = "id bigint, value string, seq bigint, op string"
@@ -42,7 +43,7 @@ def expected() -> dict[int, str | None]:
 def main(path: str) -> None:
     """Apply every batch."""
     failpoint.arm(os.environ)
-    spark = tailrace.session(**{"spark.master": "local[2]", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+    spark = tailrace.session(**{"spark.master": "local[2]", "spark.driver.extraJavaOptions": SHORT})
     for n in range(1, BATCHES + 1):
         tailrace.apply_changes(
             frame(spark, changes(n), SCHEMA),

@@ -23,6 +23,7 @@ from tailrace.core.table import Table
 from tailrace.envelopes._values import quoted
 from tailrace.envelopes.flat import Flat
 from tailrace.log._inferred import inferred, widened
+from tailrace.spark.classes import java_class
 from tailrace.spark.kinds import kind_of
 
 _CORRUPT = "_cdc_corrupt"
@@ -45,8 +46,7 @@ class Rows:
 
     def uris(self, names: Iterable[str]) -> dict[str, str]:
         """Return the name that Spark gives each file."""
-        context: Any = self._spark.sparkContext
-        named = context._jvm.org.apache.spark.paths.SparkPath.fromPathString
+        named = java_class(self._spark, "org.apache.spark.paths.SparkPath").fromPathString
         plain = str(named("file:/plain").urlEncoded()).removesuffix("plain")
         # Asking the JVM takes longer than reading a small file, and most names need no escaping.
         return {

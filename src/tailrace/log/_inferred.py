@@ -15,13 +15,13 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from tailrace.core.errors import Halt
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table, widens
+from tailrace.spark.classes import java_class
 
 
 def inferred(rows: DataFrame) -> dict[str, str]:
     """Return the type of each column that has any value in `rows`, whose only column is JSON text."""
     session: Any = rows.sparkSession
-    jvm = session.sparkContext._jvm
-    texts = getattr(rows._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
+    texts = getattr(rows._jdf, "as")(java_class(session, "org.apache.spark.sql.Encoders").STRING())
     reader = session._jsparkSession.read().option("dropFieldIfAllNull", "true")
     found = StructType.fromJson(json.loads(reader.json(texts).schema().json()))
     return {field.name: _plain(field.dataType) for field in found.fields if field.name != "_corrupt_record"}

@@ -16,7 +16,8 @@ _AS_IT_STANDS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fac
 
 def suit(session: SparkSession, rows: int) -> None:
     """Have the statements of `session`, one that is ours alone, prepared as suits work on `rows` rows."""
-    context = session.sparkContext.getConf()
+    # Not `getConf()`, which copies every setting one by one.
+    context = session.sparkContext._conf
     defaults = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
     for name, value in defaults.items():
         session.conf.set(name, _AS_IT_STANDS[name] if rows <= FEW else context.get(name, value))

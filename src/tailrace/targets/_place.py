@@ -11,6 +11,7 @@ from typing import Any, Self
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from tailrace.spark.classes import java_class
 from tailrace.targets._merge import quote
 
 
@@ -77,10 +78,9 @@ def _clear(session: SparkSession, folder: str) -> None:
 
 def _leftovers(session: SparkSession, folder: str) -> list[tuple[Any, Any]] | None:
     """Return what a creation left, with its file system; `None` if there is anything else."""
-    jvm = getattr(session, "_jvm", None)
-    if jvm is None:  # a session elsewhere, which shows no files
+    if getattr(session, "_jvm", None) is None:  # a session elsewhere, which shows no files
         return []
-    path = jvm.org.apache.hadoop.fs.Path(folder)
+    path = java_class(session, "org.apache.hadoop.fs.Path")(folder)
     system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
     found = list(system.listStatus(path)) if system.exists(path) else []
     if not found:

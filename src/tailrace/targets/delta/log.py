@@ -11,11 +11,16 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+from tailrace.spark.classes import java_class
+
+_DELTA = "org.apache.spark.sql.delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +53,17 @@ class Snapshot:
 
     def files(self) -> int:
         """Return how many data files there are."""
-        summed = self._checksum()
+        summed = self._checksum
         return int(summed.numFiles() if summed else self._java.numOfFiles())
 
     def bytes(self) -> int:
         """Return the size of all data files."""
-        summed = self._checksum()
+        summed = self._checksum
         return int(summed.tableSizeBytes() if summed else self._java.sizeInBytes())
 
     def transactions(self) -> list[tuple[str, int]]:
         """Return every application id with the version it last committed, the latest first."""
-        summed = self._checksum()
+        summed = self._checksum
         listed = summed.setTransactions() if summed else None
         every = listed.get() if listed and listed.isDefined() else self._java.setTransactions()
         found = []
@@ -67,6 +72,7 @@ class Snapshot:
             found.append((action.get("lastUpdated", 0), action["appId"], action["version"]))
         return [(app_id, version) for _, app_id, version in sorted(found, reverse=True)]
 
+    @cached_property
     def _checksum(self) -> Any:
         # The file that Delta writes beside each commit; without it the figures cost three jobs.
         log = self._java.deltaLog()
@@ -78,13 +84,14 @@ class DeltaLog:
     """The log of the table at `path`."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
-        self._jvm = cast("Any", session.sparkContext._jvm)
-        self._java: Any = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+        self._session = session
+        self._option = java_class(session, "scala.Option")
+        self._none = self._option.empty()
+        self._java: Any = self._class(f"{_DELTA}.DeltaLog").forTable(session._jsparkSession, path)
 
     def snapshot(self) -> Snapshot | None:
         """Return the newest version; `None` if there is no Delta table here."""
-        none = self._jvm.scala.Option.empty()
-        java = self._java.update(False, none, none)
+        java = self._java.update(False, self._none, self._none)
         return Snapshot(java) if java.version() >= 0 else None
 
     def at(self, version: int) -> Snapshot | None:
@@ -103,25 +110,23 @@ class DeltaLog:
         A writer's own `append` begins when it is called. A process that was stopped just before that would append
         behind a commit that it never saw.
         """
-        jvm, none = self._jvm, self._jvm.scala.Option.empty()
-        delta = jvm.org.apache.spark.sql.delta
-        jvm.org.apache.spark.sql.SparkSession.setActiveSession(rows.sparkSession._jsparkSession)
-        begun = self._java.startTransaction(none, jvm.scala.Option.apply(after._java))
+        some, none = self._option.apply, self._none
+        self._class("org.apache.spark.sql.SparkSession").setActiveSession(rows.sparkSession._jsparkSession)
+        begun = self._java.startTransaction(none, some(after._java))
         # Reading it is what makes another commit of the same application a conflict. As a writer does, a version that
         # was committed before is passed over without a word.
         if begun.txnVersion(txn[0]) >= txn[1]:
             return
-        at = jvm.scala.Option.apply(int(time.time() * 1000))
-        files = list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(begun.writeFiles(rows._jdf)))
-        actions = jvm.org.apache.spark.api.python.PythonUtils.toSeq([*files, delta.actions.SetTransaction(*txn, at)])
-        write = getattr(delta, "DeltaOperations$Write")
-        mode = jvm.org.apache.spark.sql.SaveMode.Append
-        begun.commit(actions, write(mode, none, none, jvm.scala.Option.apply(metadata), none, none, none, none, none))
+        files = list(self._class("scala.jdk.javaapi.CollectionConverters").asJava(begun.writeFiles(rows._jdf)))
+        mark = self._class(f"{_DELTA}.actions.SetTransaction")(*txn, some(int(time.time() * 1000)))
+        actions = self._class("org.apache.spark.api.python.PythonUtils").toSeq([*files, mark])
+        write = self._class(f"{_DELTA}.DeltaOperations$Write")
+        mode = self._class("org.apache.spark.sql.SaveMode").Append
+        begun.commit(actions, write(mode, none, none, some(metadata), none, none, none, none, none))
 
     def commits(self, newest: int, down_to: int = 0) -> Iterator[Commit]:
         """Yield commits from `newest` back, as far as `down_to` or as the log has been kept."""
-        manager = self._jvm.org.apache.spark.sql.delta.DeltaHistoryManager
-        names = self._jvm.org.apache.spark.sql.delta.util.FileNames
+        manager, names = self._class(f"{_DELTA}.DeltaHistoryManager"), self._class(f"{_DELTA}.util.FileNames")
         conf = self._java.newDeltaHadoopConf()
         for version in range(newest, down_to - 1, -1):
             file = names.unsafeDeltaFile(self._java.logPath(), version)
@@ -132,6 +137,9 @@ class DeltaLog:
                     return
                 raise
             yield _commit(version, json.loads(info.get().json())["commitInfo"] if info.isDefined() else {})
+
+    def _class(self, name: str) -> Any:
+        return java_class(self._session, name)
 
 
 def _commit(version: int, info: dict[str, Any]) -> Commit:

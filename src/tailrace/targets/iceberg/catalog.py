@@ -15,12 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.spark.classes import java_class
 from tailrace.targets._merge import quote
 from tailrace.targets.iceberg.metadata import Metadata
 from tailrace.targets.iceberg.outcome import causes_of
 
 PREFIX = "spark.sql.catalog."
 IMPLEMENTATION = "org.apache.iceberg.spark.SparkCatalog"
+_TABLES = "org.apache.iceberg.catalog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,12 @@ class Catalog:
     """A catalog in a session; tables are always read as they are now, whatever the session remembers of them."""
 
     def __init__(self, session: SparkSession, name: str, settings: Mapping[str, str] | None = None) -> None:
+        self._session = session
         self._gateway = cast("Any", session.sparkContext._gateway)
-        self._jvm = self._gateway.jvm
+        self._string = java_class(session, "java.lang.String")
+        self._namespace, self._named = (
+            java_class(session, f"{_TABLES}.{name}") for name in ("Namespace", "TableIdentifier")
+        )
         self._java = _load(session, name, settings or {})
 
     def load(self, place: Place) -> Metadata | None:
@@ -63,7 +69,7 @@ class Catalog:
             if _is(error, "NoSuchTableException", "NoSuchNamespaceException"):
                 return None
             raise
-        return Metadata(self._jvm, table)
+        return Metadata(self._session, table)
 
     def forget(self, place: Place) -> None:
         """Have the session look at the table anew when it is read."""
@@ -74,17 +80,16 @@ class Catalog:
         self._java.dropTable(self._identifier(place.namespace, place.name), True)
 
     def _identifier(self, namespace: Sequence[str], name: str) -> Any:
-        levels = self._gateway.new_array(self._jvm.java.lang.String, len(namespace))
+        levels = self._gateway.new_array(self._string, len(namespace))
         for index, level in enumerate(namespace):
             levels[index] = level
-        catalog = self._jvm.org.apache.iceberg.catalog
-        return catalog.TableIdentifier.of(catalog.Namespace.of(levels), name)
+        return self._named.of(self._namespace.of(levels), name)
 
 
 def require_s3(session: SparkSession) -> None:
     """Raise `NotReady` unless the session has what Iceberg needs to keep files in S3."""
     try:
-        loader = cast("Any", session.sparkContext._jvm).org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+        loader = java_class(session, "org.apache.spark.util.Utils").getContextOrSparkClassLoader()
         loader.loadClass("software.amazon.awssdk.services.s3.S3Client")
     except Py4JJavaError as error:
         raise NotReady(
@@ -97,7 +102,7 @@ def require_s3(session: SparkSession) -> None:
 
 def _load(session: SparkSession, name: str, settings: Mapping[str, str]) -> Any:
     """Return Iceberg's own catalog behind the one that `session` has, or gets now, under `name`."""
-    sessions = cast("Any", session.sparkContext._jvm).org.apache.spark.sql.classic.SparkSession
+    sessions = java_class(session, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
     for key, value in settings.items():
         session.conf.set(f"{PREFIX}{name}{key and '.'}{key}", value)

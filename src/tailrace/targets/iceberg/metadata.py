@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+
+from tailrace.spark.classes import java_class
 
 MAIN = "main"
 STAGED = "wap.id"
@@ -35,8 +38,8 @@ class Snapshot:
 class Metadata:
     """A table as it was when it was loaded; `publish` fails if it is not so any more."""
 
-    def __init__(self, jvm: Any, table: Any) -> None:
-        self._jvm = jvm
+    def __init__(self, session: SparkSession, table: Any) -> None:
+        self._session = session
         self.table = table
         self._operations = table.operations()
         self._base = self._operations.current()
@@ -47,7 +50,7 @@ class Metadata:
 
     def schema(self) -> StructType:
         """Return the columns in Spark's types, reserved ones included."""
-        convert = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
+        convert = java_class(self._session, "org.apache.iceberg.spark.SparkSchemaUtil").convert
         return StructType.fromJson(json.loads(convert(self._base.schema()).json()))
 
     def current(self) -> Snapshot | None:
@@ -102,7 +105,7 @@ class Metadata:
 
     def publish(self, snapshot_id: int, properties: Mapping[str, str] | None = None) -> None:
         """Let readers see the snapshot, in one step with `properties`; fail if the table has changed meanwhile."""
-        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
+        builder = java_class(self._session, "org.apache.iceberg.TableMetadata").buildFrom(self._base)
         builder = builder.setBranchSnapshot(snapshot_id, MAIN)
         if properties:
             builder = builder.setProperties(dict(properties))
@@ -110,7 +113,7 @@ class Metadata:
 
     def take_back(self, to: Snapshot, properties: Mapping[str, str], gone: Iterable[str]) -> None:
         """Let readers see `to` with the columns that it had, in one step with `properties` set and `gone` removed."""
-        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
+        builder = java_class(self._session, "org.apache.iceberg.TableMetadata").buildFrom(self._base)
         if to.schema is not None:
             builder = builder.setCurrentSchema(to.schema)
         builder = builder.setBranchSnapshot(to.id, MAIN).setProperties(dict(properties))
