@@ -200,6 +200,14 @@ class SqlContract(TargetContract):
         target.apply(batch(self.spark, [put(4, 1), put(5, 2)], 3))
         assert self.positions(target) == {1: (at(5), False), 2: (at(5), True)}
 
+    def test_a_delete_among_the_first_rows_leaves_a_tombstone(self) -> None:
+        target = self.opened()
+        assert isinstance(target, SqlTarget)
+        done = target.apply(batch(self.spark, [put(1, 1), drop(9, 7), put(3, 2)], 1))
+        assert (done.inserted, done.updated, done.deleted) == (2, 0, 0)
+        target.apply(batch(self.spark, [put(6, 7), put(7, 1)], 2))
+        assert self.positions(target) == {1: (at(7), True), 2: (at(3), True), 7: (at(9), False)}
+
     def test_apply_changes_writes_here_and_reads_back(self) -> None:
         place = self.address("Changes of mine")
         schema = "id bigint, name string, seq bigint, op string"

@@ -33,7 +33,7 @@ from tailrace.spark import session
 from tailrace.testing.convex import Deployment, Emulator, Workload
 from tailrace.testing.convex.workload import TABLES
 from tests.convex import staged, there
-from tests.sessions import SMALL
+from tests.sessions import SHORT, SMALL
 from tests.spark.bronze import silver
 from tests.spark.test_convex import same
 
@@ -43,10 +43,6 @@ SINKS = """
   - {sink_id: base, sink_type: duckdb, schema_evolution: alter, duckdb: {path: 'FOLDER/base.duckdb'}}
   - {sink_id: landing, sink_type: bronze, bronze: {path: 'FOLDER/bronze'}}
 """
-
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"}
-"""Java's first compiler only: the second takes more than it saves in a few minutes. The room for compiled code, which
-that setting makes small, stays large, or code is thrown out and compiled again."""
 
 
 def check(spark: SparkSession, folder: Path, seed: int, transactions: int, runs: int) -> int:
@@ -127,7 +123,7 @@ def main() -> None:
     words.add_argument("--transactions", type=int, default=10_000)
     words.add_argument("--runs", type=int, default=3)
     given = words.parse_args()
-    spark, agreed = session(**SMALL, **QUICK), 0
+    spark, agreed = session(**SMALL, **{"spark.driver.extraJavaOptions": SHORT}), 0
     for seed in range(given.first, given.first + given.seeds):
         started, worked = time.monotonic(), _worked()
         with tempfile.TemporaryDirectory() as name:

@@ -79,8 +79,10 @@ class TestParquetTarget(TargetContract):
             target.apply(batch(self.spark, [put(2 * n, 1, f"v{n}"), drop(2 * n + 1, 9)], n))
         table = target._table(ITEMS.name)  # type: ignore[attr-defined]
         table.collect(datetime.date(1970, 1, 1))
+        table.remove_old()
         assert len(list((self.path / "items" / "manifests").iterdir())) == 6
-        table.collect(datetime.date(9999, 1, 1), datetime.timedelta(0))
+        table.collect(datetime.date(9999, 1, 1))
+        table.remove_old(datetime.timedelta(0))
         assert len(list((self.path / "items" / "manifests").iterdir())) == 1
         assert {f"items/data/{path.name}" for path in (self.path / "items" / "data").iterdir()} == set(
             self.manifest()["files"]

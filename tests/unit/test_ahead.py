@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tailrace.core.errors import Retryable
+from tailrace.core.errors import Halt, Retryable
 from tailrace.log.slice import Contents, Slice
 from tailrace.runtime.ahead import Ahead
+from tailrace.runtime.drain import Drain, Pace, drain
 
 
 class Piece(Slice):
@@ -91,3 +94,63 @@ def test_what_was_read_ahead_and_is_not_wanted_is_let_go() -> None:
         ahead.begin(1)
         ahead._coming and ahead._coming.result()
     assert let_go == [1]
+
+
+class Log:
+    """Slices of one offset each, of a log that says which were asked for; the last is never there."""
+
+    reads_ahead = True
+
+    def __init__(self, last: int) -> None:
+        self.asked: list[int] = []
+        self.let_go: list[int] = []
+        self.both = threading.Event()
+        self._read = pieces(self.let_go, lambda: last)
+
+    def slice(self, after: int, *_: object) -> Slice | None:
+        self.asked.append(after)
+        if len(self.asked) > 1:
+            self.both.set()
+        return self._read(after)
+
+
+class Work:
+    """As much of a drain as the loop asks for."""
+
+    def __init__(self, log: Log, apply: Callable[[Slice], list[object]]) -> None:
+        self.log, self.apply = log, apply
+        self.pace, self.fold = Pace(1, 0.0), SimpleNamespace(settle=lambda _: None)
+        self.at, self.maintain, self.make_tables = (lambda: 0), (lambda: None), (lambda: None)
+
+    def next_slice(self, after: int, upto: int | None) -> Slice | None:
+        return self.log.slice(after, 1, upto)
+
+
+def looped(work: Work, **limits: int) -> list[int]:
+    steps = drain(cast("Drain", work), threading.Event(), lambda step: step(), **limits)
+    return [piece.after for piece, _ in steps]
+
+
+def test_a_drain_has_the_next_slice_read_while_it_applies_one() -> None:
+    log = Log(last=3)
+    assert looped(Work(log, lambda _: [log.both.wait(10)]), upto=9) == [0, 1, 2]
+    assert log.both.is_set()
+    assert sorted(log.let_go) == [0, 1, 2]
+
+
+def test_a_drain_that_ends_after_a_few_slices_reads_no_more() -> None:
+    log = Log(last=9)
+    assert looped(Work(log, lambda _: []), upto=9, max_slices=2) == [0, 1]
+    assert log.asked == [0, 1]
+
+
+def test_a_drain_that_halts_lets_the_slice_in_waiting_go() -> None:
+    log = Log(last=9)
+
+    def halt(_: Slice) -> list[object]:
+        log.both.wait(10)
+        raise Halt("sql-failed", "no more", "none")
+
+    with pytest.raises(Halt):
+        looped(Work(log, halt), upto=9)
+    assert sorted(log.let_go) == [0, 1]

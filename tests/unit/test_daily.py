@@ -15,7 +15,7 @@ def test_it_is_done_once_a_day_for_each_name_by_whoever_comes_first(tmp_path: Pa
     done: list[tuple[str, str]] = []
 
     def come(name: str) -> None:
-        Daily(tmp_path / "daily.json", lambda: days["now"]).do(name, lambda: done.append((name, str(days["now"]))))
+        Daily(tmp_path / "daily", lambda: days["now"]).do(name, lambda: done.append((name, str(days["now"]))))
 
     for name in ("lake", "lake", "shop"):
         come(name)
@@ -27,7 +27,7 @@ def test_it_is_done_once_a_day_for_each_name_by_whoever_comes_first(tmp_path: Pa
 
 def test_what_failed_or_is_not_known_is_done_again(tmp_path: Path) -> None:
     done: list[int] = []
-    daily = Daily(tmp_path / "daily.json")
+    daily = Daily(tmp_path / "daily")
 
     def fail() -> None:
         raise OSError
@@ -35,6 +35,11 @@ def test_what_failed_or_is_not_known_is_done_again(tmp_path: Path) -> None:
     with pytest.raises(OSError):  # noqa: PT011
         daily.do("lake", fail)
     daily.do("lake", lambda: done.append(1))
-    (tmp_path / "daily.json").write_text("{")
+    (note,) = (tmp_path / "daily").iterdir()
+    note.write_text("{")
     daily.do("lake", lambda: done.append(2))
-    assert done == [1, 2]
+    # No note can be put where a folder is.
+    note.unlink()
+    note.mkdir()
+    daily.do("lake", lambda: done.append(3))
+    assert done == [1, 2, 3]

@@ -62,7 +62,7 @@ def drain_into(folder: Path, log: LandedLog, **offsets: int) -> Drain:
 def test_lost_progress_is_found_again_in_the_marks(log: LandedLog, tmp_path: Path) -> None:
     work = drain_into(tmp_path, log, items=9, notes=4)
     assert work.at() == 4
-    piece = work.log.slice(work.at(), 99)
+    piece = work.next_slice(work.at())
     assert piece is not None
     assert (piece.after, piece.upto) == (4, 9)
 
@@ -71,7 +71,7 @@ def test_lost_progress_is_found_again_in_the_marks(log: LandedLog, tmp_path: Pat
 def test_lost_progress_and_an_expired_log_halt(log: LandedLog, tmp_path: Path, has: dict[str, int]) -> None:
     work = drain_into(tmp_path, log, **has)
     with pytest.raises(Halt) as halted:
-        work.log.slice(work.at(), 99)
+        work.next_slice(work.at())
     assert halted.value.code == "log-gap"
     assert "--resync" in (halted.value.hint or "")
 
@@ -83,7 +83,7 @@ def test_a_table_that_was_dropped_or_restored_and_an_expired_log_halt(
     work = drain_into(tmp_path, log, **has)
     work.progress.save("t", "log", 9, {ITEMS.name: Mark("log", 9), NOTES.name: Mark("log", 7)})
     with pytest.raises(Halt) as halted:
-        work.log.slice(work.at(), 99)
+        work.next_slice(work.at())
     assert halted.value.code == "log-gap"
 
 
@@ -115,7 +115,7 @@ def test_a_table_that_was_made_anew_and_is_empty_hides_no_gap(log: LandedLog, tm
     work = drain_into(tmp_path, log, items=9)
     work.fold.target.evolve(NOTES.name, fit(None, NOTES, Evolution.ALTER))
     with pytest.raises(Halt) as halted:
-        work.log.slice(work.at(), 99)
+        work.next_slice(work.at())
     assert halted.value.code == "log-gap"
 
 

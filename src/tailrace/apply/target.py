@@ -254,5 +254,14 @@ class Forgetting(Protocol):
     """The power of a target that remembers deleted rows to forget them in time."""
 
     def collect_tombstones(self) -> None:
-        """Drop tombstones past their retention; cheap when there are none."""
+        """Drop tombstones past their retention; they are as old as the day that they are of."""
+        ...
+
+
+@runtime_checkable
+class Tidying(Protocol):
+    """The power of a target that keeps old versions for a while to let go of them."""
+
+    def remove_old(self) -> None:
+        """Remove what nobody needs any more."""
         ...

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tailrace.control import state
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.table import file_name
 
 
 def _today() -> datetime.date:
@@ -15,21 +17,24 @@ def _today() -> datetime.date:
 
 
 class Daily:
-    """The day on which something was last done for each name, kept in a file; a torn one is as good as none."""
+    """The day on which something was last done for each name, in a file of its own; a torn one is as good as none."""
 
-    def __init__(self, path: Path, today: Callable[[], datetime.date] = _today) -> None:
-        self._path = path
+    def __init__(self, folder: Path, today: Callable[[], datetime.date] = _today) -> None:
+        self._folder = folder
         self._today = today
 
     def do(self, name: str, work: Callable[[], None]) -> None:
         """Do `work` for `name`, unless it was done today."""
-        today = self._today().isoformat()
-        if self._done().get(name) != today:
+        path, today = self._folder / f"{file_name(name)}.json", self._today().isoformat()
+        if _day(path) != today:
             work()
-            state.save(self._path, {**self._done(), name: today}, torn="")
+            # What cannot be noted is done again.
+            with suppress(Retryable):
+                state.save(path, {"day": today}, torn="")
 
-    def _done(self) -> state.Document:
-        try:
-            return state.load(self._path) or {}
-        except Halt:
-            return {}
+
+def _day(path: Path) -> object:
+    try:
+        return (state.load(path) or {}).get("day")
+    except (Halt, OSError):
+        return None

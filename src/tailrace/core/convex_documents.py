@@ -90,7 +90,7 @@ def encoded_text(encoded: Any, depth: int = 0) -> str:
         parts = [f"{quoted(name)}:{encoded_text(encoded[name], depth + 1)}" for name in sorted(encoded)]
         return "{" + ",".join(parts) + "}"
     if type_ is list:
-        return "[" + ",".join([encoded_text(item, depth + 1) for item in encoded]) + "]" if encoded else "[]"
+        return "[" + ",".join([encoded_text(item, depth + 1) for item in encoded]) + "]"
     if type_ is str:
         return quoted(encoded)
     if encoded is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from pyspark.sql import SparkSession
 
-from tailrace.apply.target import Forgetting, Sending
+from tailrace.apply.target import Forgetting, Sending, Tidying
 from tailrace.config.pipeline import Mode, PipelineConfig, RetryConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
@@ -81,7 +81,7 @@ class Pipeline:
         self._folder = platform.control_root(pipeline.pipeline_id)
         self._checkpoints = Checkpoints(self._folder)
         self._progress = Progress(self._folder / "progress")
-        self._daily = Daily(self._folder / "tombstones-collected.json")
+        self._daily = Daily(self._folder / "tombstones-collected")
         self._inlet = open_inlet(pipeline, platform, self._folder, self._spark)
         self._rejects = self._inlet.dead_letters()
         self._stop = threading.Event()
@@ -195,10 +195,12 @@ class Pipeline:
 
     def _clean_up(self, opened: Opened, life: Life, drains: Sequence[Drain]) -> None:
         for work in drains:
+            target = work.fold.target
             # A letter that is replayed may be older than a tombstone, and would bring its row back.
-            if isinstance(work.fold.target, Forgetting) and not self._rejects.count(work.target):
-                # Tombstones are as old as the day that they are of.
-                self._daily.do(work.target, work.fold.target.collect_tombstones)
+            if isinstance(target, Forgetting) and not self._rejects.count(work.target):
+                self._daily.do(work.target, target.collect_tombstones)
+            if isinstance(target, Tidying):
+                target.remove_old()
         failpoint("C28")
         self._inlet.expire(
             opened, min(self._progress.load(sink.sink_id, life.log) for sink in self._config.enabled_sinks)

@@ -134,6 +134,10 @@ class Drain:
                 if topic in self.tables:
                     self.fold.make(self.tables[topic], table)
 
+    def next_slice(self, after: int, upto: int | None = None) -> Slice | None:
+        """Return what comes after offset `after`, as far as one slice goes."""
+        return self.log.slice(after, self.pace.max_rows, upto)
+
     def apply(self, piece: Slice) -> list[Counts]:
         """Apply every table of `piece`, then save how far the target is.
 
@@ -191,7 +195,7 @@ def drain(
     """
     at = attempt(work.at)
     slices = 0
-    with Ahead(lambda after: work.log.slice(after, work.pace.max_rows, upto)) as ahead:
+    with Ahead(lambda after: work.next_slice(after, upto)) as ahead:
         while not stop.is_set() and slices != max_slices:
             work.maintain()
             attempt(work.make_tables)

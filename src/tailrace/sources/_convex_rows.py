@@ -102,7 +102,9 @@ def rows_of(values: list[object], selection: Selection, *, delta: bool) -> Rows:
     if not ({bool} if delta else {type(_UNSAID)}).issuperset(map(type, said)):
         raise broken("a document does not say whether it is deleted")
     found.deleted = said if delta else [False] * len(said)
-    tables = {pair: _table(*pair, selection) for pair in set(zip(found.components, found.tables, strict=True))}
+    tables = {
+        pair: _table(*pair, selection) for pair in dict.fromkeys(zip(found.components, found.tables, strict=True))
+    }
     owners = [tables[pair] for pair in zip(found.components, found.tables, strict=True)]
     found.names = [of.name for of in owners]
     add = found.texts.append

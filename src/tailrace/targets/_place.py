@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -48,7 +50,10 @@ class Stored:
         except AnalysisException as error:
             if error.getCondition() != _IN_THE_WAY:
                 raise
-            _clear(session, (error.getMessageParameters() or {})["tableLocation"])
+            left = (error.getMessageParameters() or {}).get("tableLocation")
+            if not left:
+                raise
+            _clear(session, left)
             session.sql(statement)
 
     def append(self, rows: DataFrame, partitions: Sequence[str] = (), **options: str) -> None:
@@ -71,9 +76,11 @@ def vacant(session: SparkSession, folder: str) -> bool:
 
 def _clear(session: SparkSession, folder: str) -> None:
     """Remove what a creation left in `folder` that was cut off: Delta would take it for a table, or for foreign."""
-    for system, path in _leftovers(session, folder) or ():
-        # Refused if somebody else's table has come into the log meanwhile.
-        system.delete(path, False)
+    # Who may create a table need not have the right to look at its files.
+    with suppress(Py4JJavaError):
+        for system, path in _leftovers(session, folder) or ():
+            # Refused if somebody else's table has come into the log meanwhile.
+            system.delete(path, False)
 
 
 def _leftovers(session: SparkSession, folder: str) -> list[tuple[Any, Any]] | None:

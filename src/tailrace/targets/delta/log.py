@@ -84,6 +84,7 @@ class DeltaLog:
     """The log of the table at `path`."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
+        self.path = path
         self._session = session
         self._option = java_class(session, "scala.Option")
         self._none = self._option.empty()

@@ -84,7 +84,7 @@ class Place(Stored):
             return None
         snapshot = log.snapshot()
         if snapshot is None:
-            if self.path and vacant(session, self.path):
+            if vacant(session, log.path):
                 return None
             raise _foreign(self, "holds something that is not a Delta table")
         held = snapshot.properties().get(OWNER)

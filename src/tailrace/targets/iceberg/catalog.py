@@ -56,7 +56,7 @@ class Catalog:
         self._gateway = cast("Any", session.sparkContext._gateway)
         self._string = java_class(session, "java.lang.String")
         self._namespace, self._named = (
-            java_class(session, f"{_TABLES}.{name}") for name in ("Namespace", "TableIdentifier")
+            java_class(session, f"{_TABLES}.{one}") for one in ("Namespace", "TableIdentifier")
         )
         self._java = _load(session, name, settings or {})
 

@@ -138,8 +138,8 @@ class ParquetTable:
         failpoint("C25")
         return done
 
-    def collect(self, before: datetime.date, kept: datetime.timedelta = _KEPT) -> None:
-        """Forget deleted rows from days before `before`, and remove versions and files that nobody needs."""
+    def collect(self, before: datetime.date) -> None:
+        """Forget deleted rows from days before `before`."""
         now = self.look()
         if now is None:
             return
@@ -154,7 +154,20 @@ class ParquetTable:
                 files += self._write([(replace(file, rows=0), late)])
         if old:
             self._add(_next(now, files=tuple(files)))
-        self._remove_old(kept)
+
+    def remove_old(self, kept: datetime.timedelta = _KEPT) -> None:
+        """Remove versions that a newer one replaced longer than `kept` ago, and files that no version left has."""
+        if self.look() is None:
+            return
+        every = self._manifests.every()
+        limit = datetime.datetime.now(datetime.UTC) - kept
+        old = [
+            one for one, after in itertools.pairwise(every) if datetime.datetime.fromisoformat(after.written_at) < limit
+        ]
+        # The oldest go first, so that a crash in between leaves no hole; files go after the versions that need them.
+        self._manifests.remove(old)
+        needed = {file.path for one in every if one not in old for file in one.files}
+        self._store.delete([file for file in {f.path for one in old for f in one.files} if file not in needed])
 
     # -- the batch
 
@@ -284,18 +297,6 @@ class ParquetTable:
                 f'table "{self._folder}" was made in mode {now.mode} and is now to be kept in mode {self._mode}',
                 "Set the mode back, or give the table another name under tables.",
             )
-
-    def _remove_old(self, kept: datetime.timedelta) -> None:
-        """Remove versions that a newer one replaced longer than `kept` ago, and files that no version left has."""
-        every = self._manifests.every()
-        limit = datetime.datetime.now(datetime.UTC) - kept
-        old = [
-            one for one, after in itertools.pairwise(every) if datetime.datetime.fromisoformat(after.written_at) < limit
-        ]
-        # The oldest go first, so that a crash in between leaves no hole; files go after the versions that need them.
-        self._manifests.remove(old)
-        needed = {file.path for one in every if one not in old for file in one.files}
-        self._store.delete([file for file in {f.path for one in old for f in one.files} if file not in needed])
 
 
 def _next(now: Manifest, **changed: Any) -> Manifest:

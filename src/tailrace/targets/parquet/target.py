@@ -136,10 +136,15 @@ class ParquetTarget:
         return self._table(batch.table.name).apply(batch)
 
     def collect_tombstones(self) -> None:
-        """Drop tombstones past their retention, and versions and files that nobody needs any more."""
+        """Drop tombstones past their retention."""
         today = datetime.datetime.now(datetime.UTC).date()
         for table in self._names:
             self._table(table).collect(today - self._retention)
+
+    def remove_old(self) -> None:
+        """Remove versions and files that nobody needs any more."""
+        for table in self._names:
+            self._table(table).remove_old()
 
     def _table(self, table: str) -> ParquetTable:
         with self._lock:
