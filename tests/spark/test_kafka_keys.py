@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.envelopes import message
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.debezium_json import OLD_KEY
 from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.spark.frame import frame
 from tests.topics_in_memory import Pipeline, total
 
 TOPIC, TABLE = "cdc.public.orders", "public.orders"
@@ -149,3 +152,16 @@ def test_keys_that_are_long_numbers_stay_numbers(cluster: MemoryCluster, spark: 
     pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TOPIC], Custom("op", "row", "id"))
     assert total(pipeline.drain(3), "applied") == 5
     assert pipeline.rows(TOPIC) == [{"id": 2**63 - 1, "name": "a"}]
+
+
+def test_the_old_key_is_found_behind_other_headers_and_only_there(spark: SparkSession) -> None:
+    headers = [
+        [("a", b"1"), (OLD_KEY, b"2"), (OLD_KEY, b"3")],
+        [("a", b"1"), ("b", None)],
+        [(OLD_KEY, None), (OLD_KEY, b"3")],
+        [],
+        None,
+    ]
+    kind = "array<struct<key: string, value: binary>>"
+    rows = frame(spark, list(enumerate(headers)), f"n int, headers {kind}").select("n", message.header(OLD_KEY))
+    assert [row[1] for row in sorted(rows.collect())] == [b"2", None, None, None, None]
