@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.sessions import SHORT, SMALL
+from tests.sessions import COMMAND, QUICK
 
 PLATFORM = {
     "slice": {"max_rows": 1},
@@ -18,12 +18,7 @@ PLATFORM = {
     "retry": {"initial_wait_seconds": 0.1},
     "spark": {
         "master": "local[1]",
-        "conf": {
-            # Files are written as an operator's are: a kill may fall between a file and its checksum.
-            **{name: value for name, value in SMALL.items() if not name.startswith(("spark.master", "spark.hadoop."))},
-            "spark.sql.shuffle.partitions": "1",
-            "spark.driver.extraJavaOptions": SHORT,
-        },
+        "conf": COMMAND | {"spark.sql.shuffle.partitions": "1"},
     },
 }
 
@@ -55,6 +50,6 @@ class Command:
         command = [sys.executable, "-m", "tailrace.cli.main", "run", "pipeline.yaml", "--once", "--json"]
         armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": failpoints} if failpoints else {}
         return subprocess.Popen(
-            [*command, "--platform-config", "platform.yaml"], cwd=self.folder, env={**os.environ, **armed}, text=True,
+            [*command, "--platform-config", "platform.yaml"], cwd=self.folder, env={**os.environ, **QUICK, **armed}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

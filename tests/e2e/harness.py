@@ -23,17 +23,11 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
-from tests.sessions import SHORT
+from tests.sessions import COMMAND, QUICK
 
 SINKS = """
 - {sink_id: lake, sink_type: delta, mode: scd1, schema_evolution: alter, delta: {path: lake}}
 - {sink_id: events, sink_type: delta, mode: append, delta: {path: events}}
-"""
-
-_PLATFORM = f"""
-slice: {{max_rows: MAX_ROWS, interval_seconds: 0.2}}
-health_port: 0
-spark: {{master: "local[2]", conf: {{spark.driver.extraJavaOptions: "{SHORT}"}}}}
 """
 
 _SCHEMA = """
@@ -85,7 +79,13 @@ class Shop:
             )
         )
         self.platform = self.folder / "platform.yaml"
-        self.platform.write_text(_PLATFORM.replace("MAX_ROWS", str(self.max_rows)))
+        platform = {
+            "slice": {"max_rows": self.max_rows, "interval_seconds": 0.2},
+            "health_port": 0,
+            "spark": {"master": "local[2]", "conf": COMMAND},
+        }
+        # JSON is YAML.
+        self.platform.write_text(json.dumps(platform))
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """Return a connection to the shop."""
@@ -137,7 +137,7 @@ class Shop:
     def env(self, failpoints: str = "") -> Mapping[str, str]:
         """Return the environment of a run."""
         armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": failpoints} if failpoints else {}
-        return {**os.environ, "SHOP_PASSWORD": self.server.password, **armed}
+        return {**os.environ, **QUICK, "SHOP_PASSWORD": self.server.password, **armed}
 
     def finish(self, *words: str) -> dict[str, object]:
         """Run to the head; return the report."""

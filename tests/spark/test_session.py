@@ -97,3 +97,13 @@ def test_a_jar_is_fetched_though_maven_has_only_its_description(
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Duser.home={tmp_path / 'home'}")
     (path,) = jars.ensure([jar], report=lambda _: None)
     assert path.name == jar.file_name
+
+
+def test_a_name_in_the_jvm_is_looked_up_once(spark: SparkSession) -> None:
+    view = spark.sparkContext._jvm
+    assert view.org.apache.spark.sql.functions is view.org.apache.spark.sql.functions
+    assert view.functions.col is view.functions.col
+    assert view.functions.col("a").toString() == "a"
+    # A field is asked for each time.
+    assert view.java.lang.Integer.MAX_VALUE == 2**31 - 1
+    assert "MAX_VALUE" not in vars(view.java.lang.Integer)

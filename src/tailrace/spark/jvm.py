@@ -29,6 +29,7 @@ from py4j.protocol import Py4JError
 from pyspark.java_gateway import launch_gateway
 
 from tailrace.core.errors import NotReady
+from tailrace.spark.classes import remember_names
 
 OLDEST_JAVA = 17
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -192,6 +193,8 @@ def _connect(port: int, secret: str) -> JavaGateway:
     # PySpark takes the address of a running JVM from the environment only.
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
-        return launch_gateway()  # type: ignore[no-untyped-call]
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    remember_names(gateway)
+    return gateway
