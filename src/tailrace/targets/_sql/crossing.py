@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -11,23 +11,19 @@ from pyspark.sql import functions as F
 from tailrace.apply.engine import column
 from tailrace.spark.frame import from_arrow
 from tailrace.spark.kinds import kind_of
+from tailrace.spark.parts import parts
 from tailrace.targets._columns import UNCHANGED
 from tailrace.targets._sql.dialect import Dialect, Kind
 from tailrace.targets._sql.statements import KEPT
 
-CHUNK = 10_000
-"""So many rows are handed to a client at a time."""
-
-
-def outgoing(rows: DataFrame, types: Mapping[str, str], dialect: Dialect) -> Iterable[pa.RecordBatch]:
-    """Yield the columns of `rows` that `types` names, as they are stored, in chunks."""
+def outgoing(rows: DataFrame, types: Mapping[str, str], dialect: Dialect) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of `rows` that `types` names, as they are stored, part by part."""
     have = {field.name: kind_of(field.dataType) for field in rows.schema}
     values = []
     for name, kind in types.items():
         value = column(name) if have[name] == kind else column(name).cast(kind)
         values.append(dialect.kind(kind).out(value).alias(name))
-    table = rows.select(*values).toArrow()
-    yield from table.to_batches(max_chunksize=CHUNK)
+    return parts(rows.select(*values))
 
 
 def times_as_text(column: pa.Array) -> pa.Array:
