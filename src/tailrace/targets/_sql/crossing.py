@@ -16,13 +16,22 @@ from tailrace.targets._columns import UNCHANGED
 from tailrace.targets._sql.dialect import Dialect, Kind
 from tailrace.targets._sql.statements import KEPT
 
-def outgoing(rows: DataFrame, types: Mapping[str, str], dialect: Dialect) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of `rows` that `types` names, as they are stored, part by part."""
+
+def outgoing(
+    rows: DataFrame, types: Mapping[str, str], dialect: Dialect, keys: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of `rows` that `types` names, as they are stored, part by part.
+
+    Within a part they come in the order of `keys`: an index takes neighbours several times as fast as rows that lie
+    all over it.
+    """
     have = {field.name: kind_of(field.dataType) for field in rows.schema}
     values = []
     for name, kind in types.items():
         value = column(name) if have[name] == kind else column(name).cast(kind)
         values.append(dialect.kind(kind).out(value).alias(name))
+    if keys:
+        rows = rows.sortWithinPartitions(*map(column, keys))
     return parts(rows.select(*values))
 
 

@@ -31,7 +31,7 @@ def fill(
 
     def living() -> Iterator[pa.RecordBatch]:
         nonlocal count
-        for chunk in outgoing(rows, {**types, POSITION: "string", OP: "string"}, dialect):
+        for chunk in outgoing(rows, {**types, POSITION: "string", OP: "string"}, dialect, keys):
             gone = pc.equal(chunk.column(OP), "d")
             dead.append(chunk.filter(gone).select([*keys, POSITION, OP]))
             alive = chunk.filter(pc.invert(gone)).select(stored)

@@ -257,16 +257,18 @@ class SqlTable:
         columns = shape.columns(self._dialect, types, told)
         keys = ", ".join(map(self._dialect.column, told))
         session.run(self._dialect.stage.format(name=self._stage, columns=columns, keys=keys))
-        self._load(session, self._stage, rows, types)
+        self._load(session, self._stage, rows, types, entry.shape.keys)
         for statement in self._dialect.staged:
             session.run(statement.format(name=self._stage))
 
-    def _load(self, session: Session, table: str, rows: DataFrame, types: dict[str, str]) -> int:
+    def _load(
+        self, session: Session, table: str, rows: DataFrame, types: dict[str, str], keys: tuple[str, ...] = ()
+    ) -> int:
         count = 0
 
         def counted() -> Iterator[object]:
             nonlocal count
-            for chunk in outgoing(rows, types, self._dialect):
+            for chunk in outgoing(rows, types, self._dialect, keys):
                 count += chunk.num_rows
                 yield chunk
 
