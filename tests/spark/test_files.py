@@ -173,6 +173,65 @@ def test_json_lines_and_exact_types(feed: Feed) -> None:
     ]
 
 
+def test_quotes_with_nothing_between_are_empty_text_and_nothing_is_null(feed: Feed) -> None:
+    feed.source["columns"] = [{"name": "id"}, {"name": "name"}, {"name": "seq", "type": "bigint"}]
+    feed.source["max_reject_fraction"] = 0.9
+    feed.put("a.csv", '"","",1,I', "a,,1,I", 'b,"",1,I', ",c,1,I", 'd,d,"",I')
+    feed.put("b.csv", '"e\nf","",1,I', "g,,1,I")
+    assert counted(feed.run()) == (7, 5, 0, 2)
+    assert feed.rows() == [("", ""), ("a", None), ("b", ""), ("e\nf", ""), ("g", None)]
+
+
+EXACT = {
+    "decimal(38,2)": (["1.50", "1.500", "15e-1", "-.5"], ["1.239", "1.501", "1239e-3", f"1.5{'0' * 40}1"]),
+    "decimal(10,2)": (["1.5", "12345678.99"], [f"1.5{'0' * 40}1", "123456789.00", "1.239"]),
+    "float": (["1.5", "-Infinity"], ["1e39", "x"]),
+    "double": (["1e300", "NaN", "Infinity"], ["1e400", "-1e400"]),
+    "tinyint": (["127", "-128"], ["128", "200", "1.5"]),
+    "date": (["2024-02-29", "2024-2-1"], ["2024-1-1T23", "2024-02-30", "12345-01-01", "0000-01-01"]),
+    "timestamp": (
+        ["2024-02-29T12:30:00.123456Z", "2024-02-29 12:30", "2024-02-29 12:30:00.1234560+02:00", "2024-02-29"],
+        ["12:30", "T12:30", "2024-02-29 12:30:00.1234567", "10000-01-01 00:00", "0000-01-01 00:00"],
+    ),
+    "timestamp_ntz": (
+        ["2024-02-29T12:30:00.123456", "2024-02-29 12:30"],
+        ["2024-02-29 12:30:00Z", "2024-02-29 12:30:00+02:00", "2024-02-29 12:30:00 UTC", "12:30"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "ndjson"])
+def test_a_value_fits_its_type_exactly_or_its_row_is_rejected(feed: Feed, kind: str) -> None:
+    kinds = dict(enumerate(EXACT))
+    columns = [{"name": f"v{n}", "type": name} for n, name in kinds.items()]
+    feed.source |= {"format": kind, "columns": [*COLUMNS, *columns], "max_reject_fraction": 1}
+    values = [
+        (n, value, fits) for n, name in kinds.items() for fits in (True, False) for value in EXACT[name][not fits]
+    ]
+    if kind == "csv":
+        lines = [
+            f"{row},x,1,I{',' * n},{value}{',' * (len(kinds) - 1 - n)}" for row, (n, value, _) in enumerate(values)
+        ]
+        feed.put("a.csv", *lines, header=f"id,name,seq,op,{','.join(f'v{n}' for n in kinds)}")
+    else:
+        said = [value if _is_json(value) and "time" not in kinds[n] else json.dumps(value) for n, value, _ in values]
+        lines = [
+            f'{{"id": {row}, "seq": 1, "op": "I", "v{values[row][0]}": {text}}}\n' for row, text in enumerate(said)
+        ]
+        feed.put("a.json", "".join(lines).encode())
+    feed.run()
+    there = {row for (row,) in feed.rows("id")}
+    wrong = [(kinds[n], value) for row, (n, value, fits) in enumerate(values) if fits is not (row in there)]
+    assert wrong == []
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, parse_constant=str), float | int)
+    except ValueError:
+        return False
+
+
 def test_the_command_shows_the_audit_and_has_a_file_read_again(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
