@@ -422,13 +422,94 @@ def test_a_feed_loads() -> None:
     load(cdc={"keys": ["id"], "sequence_by": "id", "operation_column": "op"})
 
 
-def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
-    def starting() -> SparkSession:
-        raise Halt("spark-start-failed", "Spark is asked for")
+# -- asking for a file again
 
-    feed, life = FileFeed(load(), PlatformConfig(), tmp_path, starting), Life(log="log", epoch=1)
+APPEND = {"sink_type": "sqlite", "mode": "append", "sqlite": {"path": "x.db"}}
+
+
+def asked(folder: Path, **changes: object) -> tuple[FileFeed, Life, Audit]:
+    """Return a feed with one file, `a.csv`, that was taken."""
+    path = folder / "in"
+    path.mkdir(exist_ok=True)
+    source = {**dict(changes.pop("source", {})), "path": str(path), "stable_seconds": 0}  # type: ignore[call-overload]
+    feed, life = FileFeed(load(source=source, **changes), PlatformConfig(), folder, no_spark), Life(1, "log")
+    (path / "a.csv").write_text("id\n1\n")
+    Intake(feed._feed(), feed.audit(life)).scan()
+    return feed, life, feed.audit(life)
+
+
+def no_spark() -> SparkSession:
+    raise Halt("spark-start-failed", "Spark is asked for")
+
+
+def requeued(feed: FileFeed, life: Life, what: str = "a.csv") -> list[object]:
+    return [row["sha256"] for row in feed.requeue(life, what, failed=False, dry_run=False)]
+
+
+def test_a_file_that_was_taken_and_changed_is_not_taken_again_for_what_it_was(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path)
+    audit.settle("box", 99, "r")
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    with pytest.raises(Halt) as halted:
+        requeued(feed, life)
+    hashes = [hashlib.sha256(text).hexdigest() for text in (b"id\n1\n", b"id\n2\n")]
+    assert halted.value.code == "file-changed"
+    assert all(digest in str(halted.value) for digest in hashes)
+    assert len(taken(audit)) == 1
+
+
+def test_other_content_that_is_asked_for_again_comes_after_what_it_replaces_if_it_may(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path, source={"on_change": "apply"})
+    first = audit.after(-1, 99, 9)[0]
+    audit.settle("box", 99, "r")
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    requeued(feed, life)
+    assert taken(audit) == [("a.csv", first.order), ("a.csv", next_version(first.order))]
+    assert [entry.of for entry in audit.after(-1, 99, 9)] == [-1, -1]
+    requeued(feed, life)
+    assert [entry.of for entry in audit.after(-1, 99, 9)] == [-1, -1, 1]
+    with pytest.raises(Halt, match="was taken with the hash"):
+        requeued(feed, life, first.content.sha256)
+
+
+def test_a_file_that_failed_and_was_mended_is_found_by_the_hash_that_it_had(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path)
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    audit.claim("box", [0], "one", "r", NOW)
+    audit.found("box", "one", [Outcome(0, problem="malformed: it is")])
+    old = audit.after(-1, 99, 9)[0].content.sha256
+    mended = requeued(feed, life, old)
+    assert requeued(feed, life, old) == mended != [old]
+    assert [entry.of for entry in audit.after(-1, 99, 9)] == [-1, 0, 1]
+
+
+def test_what_a_table_of_events_has_or_is_about_to_have_is_not_asked_for_again(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path, cdc={}, sink=APPEND)
+    audit.claim("box", [0], "one", "r", NOW)
+    for _ in range(2):
+        for dry_run in (True, False):
+            with pytest.raises(Misconfigured, match="keeps each event"):
+                feed.requeue(life, "a.csv", failed=False, dry_run=dry_run)
+        # The commit may be there all the same: who let go of the claim does not know.
+        audit.abandon("box", "one")
+    audit.claim("box", [0], "one", "r", NOW)
+    audit.found("box", "one", [Outcome(0, problem="malformed: it is")])
+    assert len(requeued(feed, life)) == 1
+
+
+def test_a_file_that_another_replaced_while_it_was_read_is_not_taken_for_it(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path, source={"on_change": "apply"})
+    first = audit.after(-1, 99, 9)[0]
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    Intake(feed._feed(), audit).scan()
+    with pytest.raises(Retryable, match="changed while it was read"):
+        feed.log(life)._refuse_changing([first])
+
+
+def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
+    feed, life = FileFeed(load(), PlatformConfig(), tmp_path, no_spark), Life(log="log", epoch=1)
     feed.audit(life).enter([(Seen("x.csv", 1, 1, "o"), Examined("ab" * 32, 1), -1)])
-    target = MemoryTarget("box", spark_session=starting, pipeline_id="p")
+    target = MemoryTarget("box", spark_session=no_spark, pipeline_id="p")
     target.evolve("people", fit(None, Table("people", (Column("id", "bigint"),), ("id",)), Evolution.ALTER))
     with pytest.raises(Halt, match="Spark is asked for"):
         feed.lineage(life, "x.csv", [target])

@@ -331,7 +331,7 @@ class FileLog:
             if (state := states.get(entry.name)) == entry.state:
                 continue
             have = self._catalogue.latest(entry.name)
-            if have is None or have.state != state:
+            if have is None or (have.state, have.content.sha256) != (state, entry.content.sha256):
                 raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
 
     def _learn(self, rows: Rows, entries: Sequence[Entry]) -> Table:

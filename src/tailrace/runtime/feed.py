@@ -9,6 +9,7 @@ import functools
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -28,8 +29,8 @@ from tailrace.core.errors import Halt, Misconfigured, ResyncRequired
 from tailrace.core.feed import Entry, Examined, Seen
 from tailrace.core.table import Table
 from tailrace.envelopes.flat import Flat, Given
-from tailrace.log._intake import Feed
-from tailrace.log._listing import Directory
+from tailrace.log._intake import Feed, changed
+from tailrace.log._listing import Directory, again
 from tailrace.log._place import Place, open_place
 from tailrace.log.files import FileLog, here, shown
 from tailrace.log.slice import Slice
@@ -170,20 +171,26 @@ class FileFeed:
         if life is None:
             raise _unknown(what or "--failed")
         audit = self.audit(life)
-        chosen = audit.failed() if failed else list({(e.name, e.order): e for e in audit.find(what or "")}.values())
+        chosen = audit.failed() if failed else audit.standing(audit.find(what or ""))
         if not chosen and not failed:
             raise _unknown(what)
-        self._refuse_doubling(audit, [entry.number for entry in chosen])
-        new = list(self._again(chosen))
-        if not dry_run:
-            audit.enter(new)
-        told = zip(chosen, new, strict=True)
-        return [{**shown(entry), "sha256": content.sha256, "requeued": not dry_run} for entry, (_, content, _) in told]
+        new = list(self._again(audit, chosen))
+        appending = [sink.sink_id for sink in self._pipeline.enabled_sinks if sink.mode is Mode.APPEND]
+        if dry_run:
+            audit.refuse_doubling([number for _, (_, _, number) in new], appending)
+        else:
+            audit.enter((one for _, one in new), appending)
+        return [{**shown(e), "sha256": content.sha256, "requeued": not dry_run} for e, (_, content, _) in new]
 
-    def _again(self, chosen: Sequence[Entry]) -> Iterator[tuple[Seen, Examined, int]]:
-        """Yield entries as they are to be entered again: at their place in the order, with what the files hold now."""
+    def _again(self, audit: Audit, chosen: Sequence[Entry]) -> Iterator[tuple[Entry, tuple[Seen, Examined, int]]]:
+        """Yield entries, each as it is to be entered again: at its place in the order, with what the file holds now.
+
+        Other content in the place of what was taken would be taken for what the targets have: it comes after it, or
+        halts. What was replaced is left to the entry that it was replaced by.
+        """
         feed = self._feed()
         states = feed.directory.place.states([entry.name for entry in chosen])
+        newest = audit.newest([entry.name for entry in chosen])
         for entry in chosen:
             state = states.get(entry.name)
             content = feed.examine(entry.name, state) if state else None
@@ -193,18 +200,16 @@ class FileFeed:
                     f'file "{entry.name}" is not there, or changes while it is read',
                     "Put the file there, whole, and run the command again. Nothing was changed.",
                 )
-            yield Seen(entry.name, state.size, state.modified_ns, entry.order, tag=state.tag), content, entry.number
-
-    def _refuse_doubling(self, audit: Audit, numbers: Sequence[int]) -> None:
-        """Refuse to repeat what a table of events has: nothing there tells a repeat from a new event."""
-        sinks = [sink.sink_id for sink in self._pipeline.enabled_sinks if sink.mode is Mode.APPEND]
-        for row in audit.rows(sinks, numbers):
-            if row["state"] == "committed":
-                raise Misconfigured(
-                    "already-applied",
-                    f'target "{row["target"]}" has the events of file "{row["file"]}" already, and keeps each event',
-                    "Its events would be there twice. Send what is missing in a file of its own.",
-                )
+            seen = Seen(entry.name, state.size, state.modified_ns, entry.order, tag=state.tag)
+            last = newest[entry.name]
+            if content.sha256 == entry.content.sha256 or audit.failed_everywhere(entry.number):
+                yield entry, (seen, content, entry.number)
+            elif feed.on_change != "apply":
+                raise changed(entry, content)
+            elif content.sha256 != last.content.sha256:
+                yield entry, (replace(seen, order=again(seen, last.order, feed.directory.order)), content, -1)
+            elif last not in chosen:
+                raise changed(entry, content)
 
     def lineage(self, life: Life | None, what: str, opened: Sequence[Target]) -> list[dict[str, object]]:
         """Return what became of a file in each target: state, commit, and how many rows are as it left them."""
