@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tailrace.cli.main import app
 from tailrace.core.errors import Halt, ResyncRequired
+from tests.fanned import Killed, killed
 from tests.feeds import COLUMNS, Feed
 
 SQLITE = {"sink_type": "sqlite", "sqlite": {"path": "box.db"}}
@@ -284,6 +285,22 @@ def test_a_file_that_is_gone_before_it_was_applied_halts(feed: Feed) -> None:
     (feed.path / "2.csv").unlink()
     with pytest.raises(ResyncRequired, match=r'file "2\.csv" is gone'):
         feed.run()
+
+
+def test_a_file_that_was_taken_away_after_its_commit_and_before_that_was_noted_is_not_missed(feed: Feed) -> None:
+    feed.put("1.csv", "1,ann,1,I")
+    feed.run()
+    feed.put("2.csv", "2,bob,2,I")
+    with killed("tailrace.control.progress.Progress.save"), pytest.raises(Killed):
+        feed.run()
+    for name in ("1.csv", "2.csv"):
+        (feed.path / name).unlink()
+    feed.put("3.csv", "3,cat,3,I")
+    assert counted(feed.run()) == (1, 1, 0, 0)
+    shutil.rmtree(feed.folder / "state/feed/progress")
+    assert feed.run() == {}
+    assert feed.rows() == [(1, "ann"), (2, "bob"), (3, "cat")]
+    assert set(feed.states().values()) == {"committed"}
 
 
 def test_a_catalogue_that_is_lost_halts(feed: Feed) -> None:

@@ -81,6 +81,7 @@ class FileLog:
         self.name = name
         self.epoch = epoch
         self.envelope = envelope
+        self.only_topic = envelope.table
         self._feed = feed
         self._intake = Intake(feed, catalogue)
         self._catalogue = catalogue
