@@ -5,19 +5,24 @@ What may go wrong with files, workers and crashes is in tests/service/test_files
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tailrace.cli.main import app
 from tailrace.core.errors import Halt, ResyncRequired
+from tailrace.log import files as file_log
 from tests.fanned import Killed, killed
 from tests.feeds import COLUMNS, Feed
 
@@ -231,6 +236,89 @@ def _is_json(text: str) -> bool:
         return isinstance(json.loads(text, parse_constant=str), float | int)
     except ValueError:
         return False
+
+
+@pytest.mark.parametrize("kind", ["csv", "ndjson", "parquet"])
+def test_an_odd_file_among_the_first_fails_alone_and_teaches_nothing(feed: Feed, kind: str) -> None:
+    feed.source |= {"format": kind, "columns": []}
+    feed.cdc = {"keys": ["id"]}
+    rows: list[dict[str, Any]] = [
+        {"id": "1", "_cdc_x": "a"},
+        {"name": "no key"},
+        {"id": "4", "name": "dan"},
+        {"id": "5", "Name": "eve"},
+    ]
+    for n, row in enumerate(rows):
+        if kind == "parquet":
+            pq.write_table(pa.table({name: [value] for name, value in row.items()}), feed.path / f"{n}.x")
+        elif kind == "csv":
+            feed.put(f"{n}.csv", ",".join(row.values()), header=",".join(row))
+        else:
+            feed.put(f"{n}.json", row)
+    odd: dict[str, dict[str, bytes]] = {
+        "csv": {"8.csv": b"", "9.csv.bz2": bz2.compress(b"id\n1\n")},
+        "ndjson": {"8.json": b"no JSON\n", "9.json.bz2": bz2.compress(b'{"id": "1"}\n')},
+        "parquet": {"8.x": b"", "9.x": b"PAR1 torn"},
+    }
+    for name, content in odd[kind].items():
+        feed.put(name, content)
+    feed.run()
+    assert feed.rows() == [("4", "dan")]
+    assert [state for _, state in sorted(feed.states().items())] == [
+        *["failed"] * 2, "committed", *["failed"] * 3
+    ]  # fmt: skip
+
+
+def test_a_file_that_fails_and_has_nobody_beside_it_is_told_as_failed(feed: Feed) -> None:
+    feed.put("a.csv", b"")
+    assert feed.run() == {}
+    assert feed.states() == {"a.csv": "failed"}
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n"])
+def test_a_file_of_json_without_a_line_is_committed_though_nothing_is_known_of_the_table(
+    feed: Feed, content: bytes
+) -> None:
+    feed.source |= {"format": "ndjson", "columns": []}
+    feed.cdc = {"keys": ["id"]}
+    feed.put("0.json", content)
+    assert feed.run() == {}
+    with feed.opened() as pipeline:
+        (row,) = cast(list[dict[str, Any]], pipeline.files_status(every=True)["files"])
+    assert [row[name] for name in ("state", "rows", "applied", "superseded", "rejected")] == ["committed", 0, 0, 0, 0]
+    feed.put("1.json", {"id": 1, "name": "ann"})
+    assert counted(feed.run()) == (1, 1, 0, 0)
+
+
+def test_a_full_disk_is_no_verdict_on_a_file(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed.platform["retry"] = {"initial_wait_seconds": "0", "jitter": "false"}
+    feed.put("a.csv", "1,ann,1,I")
+    look, full = file_log._stretches, iter(["java.io.IOException: No space left on device"])
+
+    def finds_no_room(kept: Any) -> Any:
+        for text in full:
+            raise PySparkException(text)
+        return look(kept)
+
+    monkeypatch.setattr(file_log, "_stretches", finds_no_room)
+    assert counted(feed.run()) == (1, 1, 0, 0)
+    assert feed.states() == {"a.csv": "committed"}
+
+
+def test_a_file_that_is_taken_away_while_it_is_read_is_no_malformed_file(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.put("a.csv", "1,ann,1,I")
+    look = file_log._stretches
+
+    def finds_nothing(kept: Any) -> Any:
+        (feed.path / "a.csv").unlink(missing_ok=True)
+        return look(kept)
+
+    monkeypatch.setattr(file_log, "_stretches", finds_nothing)
+    with pytest.raises(ResyncRequired, match=r'file "a\.csv" is gone'):
+        feed.run()
+    assert feed.states() == {"a.csv": "pending"}
 
 
 def test_the_command_shows_the_audit_and_has_a_file_read_again(

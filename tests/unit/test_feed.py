@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -9,6 +10,7 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -26,6 +28,7 @@ from tailrace.core.feed import (
     Fate,
     Outcome,
     Seen,
+    State,
     manifest_order,
     modified_order,
     name_order,
@@ -203,6 +206,47 @@ def test_a_file_that_grows_while_it_is_examined_is_not_taken_yet(
     assert [entry.content.rows for entry in audit.after(-1, 99, 9)] == [3]
 
 
+def test_a_file_that_cannot_be_taken_holds_no_other_back_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    for name in (b"a.csv", b"b.csv", b"\xff.csv"):
+        (Path(os.fsdecode(bytes(tmp_path) + b"/" + name))).write_text("id\n1\n")
+    one, audit = intake(tmp_path)
+    one.feed.directory.warn = warnings.append
+    opened = Folder.open
+
+    def locked(place: Folder, name: str, state: State) -> BinaryIO:
+        if name == "a.csv":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(place, name, state)
+
+    monkeypatch.setattr(Folder, "open", locked)
+    one.scan()
+    one.scan()
+    assert [name for name, _ in taken(audit)] == ["b.csv"]
+    assert sorted(warnings) == [
+        'file "\\udcff.csv" is passed over: its name is not UTF-8',
+        'file "a.csv" is passed over: file "a.csv" cannot be read: Permission denied',
+    ]
+    monkeypatch.undo()
+    one.scan()
+    assert [name for name, _ in taken(audit)] == ["b.csv", "a.csv"]
+
+
+def test_a_file_that_cannot_be_read_is_not_passed_over_in_the_order_of_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: object) -> Examined:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    manifest(tmp_path, "1", 1, "a.csv")
+    monkeypatch.setattr("tailrace.log._intake.examine", locked)
+    with pytest.raises(Retryable, match="Permission denied"):
+        intake(tmp_path, "manifest")[0].scan()
+
+
 # -- the bytes
 
 
@@ -235,6 +279,12 @@ def test_a_file_that_cannot_be_read_says_why(content: bytes, reason: str, tmp_pa
 def test_a_value_over_two_lines_keeps_a_file_whole(tmp_path: Path) -> None:
     assert look(tmp_path / "a.csv", b'id,name\n1,"a\nb"\n').whole
     assert not look(tmp_path / "b.csv", b'id,name\n1,"a"\n2,"b ""c"""\n').whole
+
+
+@pytest.mark.parametrize("ending", ["bz2", "deflate", "lz4", "snappy"])
+def test_what_spark_would_unpack_and_we_cannot_is_refused(ending: str, tmp_path: Path) -> None:
+    assert f".{ending} is not read" in look(tmp_path / f"a.csv.{ending}", b"id\n1\n").problem
+    assert "not a Parquet" in look(tmp_path / f"a.{ending}", b"id\n1\n", "parquet").problem
 
 
 def test_packed_files_are_looked_into(tmp_path: Path) -> None:

@@ -90,6 +90,10 @@ class Rows:
                 found = {c.name: c.type for c in widened(table, more, "files", (), firmly=True).columns}
         return found
 
+    def is_blank(self, entries: Sequence[Entry]) -> bool:
+        """Say whether files of JSON have no row at all; others say what their columns are without one."""
+        return self._kind == "ndjson" and self._lines(entries).isEmpty()
+
     def opened(self, entries: Sequence[Entry], envelope: Flat, table: Table) -> DataFrame:
         """Return the rows of `entries`, opened; see `Flat` for the columns."""
         parts = []

@@ -47,6 +47,10 @@ class Catalogue(Protocol):
     def failed_everywhere(self, number: int) -> bool: ...
 
 
+class Unreadable(Retryable):
+    """One file cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
     """What a pipeline says of its feed."""
@@ -72,7 +76,7 @@ class Feed:
         except (Changed, FileNotFoundError):
             return None
         except OSError as error:
-            raise Retryable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
+            raise Unreadable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
         # What grew meanwhile was perhaps read in part.
         return content if place.states([name]).get(name) == state else None
 
@@ -116,11 +120,11 @@ class Intake:
             self._scanned = (ended, ended - began)
 
     def _content(self, seen: Seen, have: Entry | None) -> Examined | None:
-        """Return what a file holds; `None` if it changes while it is looked at, so that it is not whole yet."""
+        """Return what a file holds; `None` if it changes while it is looked at, or cannot be read, now."""
         if have is not None and have.state == seen.state:
             content: Examined | None = have.content
         else:
-            content = self.feed.examine(seen.name, seen.state)
+            content = self._examined(seen)
         if content is not None and seen.sha256 and seen.sha256 != content.sha256:
             raise Halt(
                 "file-changed",
@@ -128,6 +132,16 @@ class Intake:
                 "The file is not the one that was sent. Put the right one there; it then goes on.",
             )
         return content
+
+    def _examined(self, seen: Seen) -> Examined | None:
+        try:
+            return self.feed.examine(seen.name, seen.state)
+        except Unreadable as error:
+            if seen.listed:
+                raise
+            # It stays new: the next look tries it again.
+            self.feed.directory.pass_over(seen.name, str(error))
+            return None
 
     def _taken(self, seen: Seen, content: Examined, have: Entry | None) -> Seen | None:
         """Return a file as it is to be entered; `None` if it is known."""

@@ -11,8 +11,9 @@ what is new only.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -52,6 +53,8 @@ class Directory:
     pattern: str = "*"
     order: Order = "name"
     stable_seconds: float = 0.0
+    warn: Callable[[str], None] = lambda _: None
+    _warned: set[str] = field(default_factory=set)
     _first_seen: dict[str, tuple[State, float]] = field(default_factory=dict)
     _manifests: Manifests = field(init=False)
 
@@ -78,6 +81,12 @@ class Directory:
         """Take note that all that `ready` returned was taken; return the number of the last manifest."""
         return self._manifests.done()
 
+    def pass_over(self, name: str, why: str) -> None:
+        """Say once that a file is not taken as it is."""
+        if name not in self._warned:
+            self._warned.add(name)
+            self.warn(f"file {json.dumps(name)} is passed over: {why}")
+
     def _new(self, known: Known) -> tuple[list[Found], set[str], list[Found]]:
         """Return files that are new or changed, and the sidecars and manifests."""
         new: list[Found] = []
@@ -86,7 +95,9 @@ class Directory:
         for some in _batches(self.place.files()):
             data = []
             for found in some:
-                if found.name.endswith(_DONE):
+                if not _is_text(found.name):
+                    self.pass_over(found.name, "its name is not UTF-8")
+                elif found.name.endswith(_DONE):
                     sidecars.add(found.name)
                 elif found.name.endswith(ENDING):
                     manifests.append(found)
@@ -139,6 +150,14 @@ def again(seen: Seen, have: str, order: Order) -> str:
     return (
         modified_order(seen.modified_ns, seen.name, version_of(have) + 1) if order == "modified" else next_version(have)
     )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 Thing = TypeVar("Thing")

@@ -90,7 +90,7 @@ class FileFeed:
         return FileLog(
             life.log,
             life.epoch,
-            self._feed(),
+            self._feed(warn),
             self._envelope(),
             self.audit(life),
             self._spark,
@@ -247,10 +247,10 @@ class FileFeed:
     def _place(self) -> Place:
         return open_place(self._options.path, self._options.store(), self._copies)
 
-    def _feed(self) -> Feed:
+    def _feed(self, warn: Callable[[str], None] = lambda _: None) -> Feed:
         options = self._options
         return Feed(
-            Directory(self._place(), options.file_pattern, options.order, options.stable_seconds),
+            Directory(self._place(), options.file_pattern, options.order, options.stable_seconds, warn),
             options.format,
             options.encoding,
             options.max_reject_fraction,
