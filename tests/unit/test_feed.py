@@ -10,7 +10,7 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -116,7 +116,8 @@ def test_manifests_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
         manifest(tmp_path, "x", 1, absent)
         with pytest.raises(Retryable, match="not there"):
             listed(tmp_path, order="manifest")
-    for broken in ('{"sequ', '{"sequence": -1, "files": []}', '{"sequence": 1}'):
+    numbers = ("-1", "1.5", "1.0", '"1"', "true", "null")
+    for broken in ('{"sequ', '{"sequence": 1}', *(f'{{"sequence": {n}, "files": []}}' for n in numbers)):
         (tmp_path / "x.manifest.json").write_text(broken)
         with pytest.raises(Retryable, match="not a manifest"):
             listed(tmp_path, order="manifest")
@@ -168,6 +169,40 @@ def test_a_file_that_a_later_manifest_lists_again_has_a_place_of_its_own(tmp_pat
         intake(tmp_path, "manifest")[0].scan()
     expected = [("a.csv", manifest_order(1, 0)), ("b.csv", manifest_order(1, 1)), ("a.csv", manifest_order(2, 0))]
     assert taken(audit) == expected
+
+
+def test_a_file_that_a_manifest_lists_in_the_place_of_another_is_not_lost(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv", "c.csv"):
+        (tmp_path / name).write_text(f"id\n{name}\n")
+    manifest(tmp_path, "1", 1, "a.csv", "b.csv")
+    one, audit = intake(tmp_path, "manifest")
+    one.scan()
+    manifest(tmp_path, "1", 1, "a.csv", "c.csv", "d.csv")
+    for again in (one, intake(tmp_path, "manifest")[0]):
+        with pytest.raises(Halt, match=r'lists "c\.csv" where it listed "b\.csv"') as halted:
+            again.scan()
+        assert halted.value.code == "bad-manifest"
+    assert len(taken(audit)) == 2
+
+
+def test_what_is_remembered_of_a_feed_is_what_waits(tmp_path: Path) -> None:
+    (tmp_path / "listed.csv").write_text("id\n1\n")
+    (tmp_path / "half.csv").write_text("id\n1\n")
+    (tmp_path / "half.tmp").write_text("id\n1\n")
+    manifest(tmp_path, "1", 1, "listed.csv", "later.csv")
+    one, audit = intake(tmp_path)
+    directory = one.feed.directory
+    directory.stable_seconds = 3600
+    one.scan()
+    one.scan()
+    assert [name for name, _ in taken(audit)] == ["listed.csv"]
+    assert (list(directory._hashes), list(directory._first_seen)) == (["later.csv"], ["half.csv"])
+    assert all(not manifest.files for _, manifest in directory._manifests._read.values())
+    (tmp_path / "half.csv").unlink()
+    (tmp_path / "later.csv").write_text("id\n1\n")
+    one.scan()
+    one.scan()
+    assert (len(taken(audit)), directory._hashes, directory._first_seen) == (2, {}, {})
 
 
 @pytest.mark.parametrize("order", ["name", "modified", "manifest"])
@@ -396,6 +431,8 @@ def test_states_follow_the_target(audit: Audit) -> None:
     assert [first[name] for name in ("rows", "applied", "superseded", "filtered", "rejected")] == [10, 6, 2, 0, 2]
     audit.settle("box", 19, "r")
     assert [row["state"] for row in audit.rows(["box"])] == ["committed", "failed", "pending"]
+    assert [row["state"] for row in audit.rows(["box"], every=False)] == ["failed", "pending"]
+    assert [row["state"] for row in audit.rows(["box"], [0, 1], every=False)] == ["failed"]
     assert audit.counts(["box"]) == [
         {"target": "box", "files": 3, "pending": 1, "processing": 0, "committed": 1, "failed": 1}
     ]
@@ -460,6 +497,8 @@ def load(**changes: object) -> PipelineConfig:
         ({"source": {"columns": [{"name": "id", "type": "number"}]}}, "not a type"),
         ({"source": {"columns": [{"name": "id"}, {"name": "_cdc_x"}]}}, "such names are ours"),
         ({"source": {"format": "xml"}}, "format"),
+        ({"source": {"format": "ndjson", "encoding": "latin-1"}}, "encoding is for CSV"),
+        ({"source": {"format": "parquet", "encoding": "utf-16"}}, "encoding is for CSV"),
     ],
 )
 def test_what_cannot_be_run_is_refused(changes: dict[str, object], message: str) -> None:
@@ -470,6 +509,23 @@ def test_what_cannot_be_run_is_refused(changes: dict[str, object], message: str)
 
 def test_a_feed_loads() -> None:
     load(cdc={"keys": ["id"], "sequence_by": "id", "operation_column": "op"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cdc": {"keys": ["id"], "sequence_by": ["id", "at"]}},
+        {"source": {"columns": [{"name": "id", "type": "bigint"}, {"name": "at", "type": "date"}]}},
+    ],
+)
+def test_a_feed_whose_rows_are_ordered_otherwise_is_another_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    columns = [{"name": "id", "type": "bigint"}, {"name": "at", "type": "timestamp"}]
+    one: dict[str, Any] = {"source": {"columns": columns}, "cdc": {"keys": ["id"], "sequence_by": "at"}}
+    asked(tmp_path, **one)
+    asked(tmp_path, **one)
+    with pytest.raises(Halt, match="the feed was") as halted:
+        asked(tmp_path, **{**one, **changes})
+    assert halted.value.code == "feed-changed"
 
 
 # -- asking for a file again

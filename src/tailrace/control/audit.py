@@ -109,15 +109,14 @@ class Audit:
         with self._store.open(write=False) as db:
             return {name: State(*state) for name, *state in db.rows(query, names)}
 
-    def placed(self, orders: Sequence[str]) -> set[str]:
-        """Return those of `orders` at which a file was entered."""
-        found: set[str] = set()
+    def placed(self, orders: Sequence[str]) -> dict[str, str]:
+        """Return those of `orders` at which a file was entered, with its name."""
+        found: dict[str, str] = {}
         with self._store.open(write=False) as db:
             for start in range(0, len(orders), _MANY):
                 some = orders[start : start + _MANY]
-                found |= {
-                    row[0] for row in db.rows(f"SELECT sequence FROM files WHERE sequence IN ({_marks(some)})", some)
-                }
+                query = f"SELECT sequence, name FROM files WHERE sequence IN ({_marks(some)})"
+                found |= dict(db.rows(query, some))
         return found
 
     def followed(self) -> int | None:
@@ -272,9 +271,16 @@ class Audit:
             "AND number NOT IN (SELECT repeats FROM files) ORDER BY number"
         )
 
-    def rows(self, targets: Sequence[str], numbers: Sequence[int] | None = None) -> list[dict[str, object]]:
-        """Return a record for each file and target, the oldest first; of `numbers` only, if they are given."""
-        where = "" if numbers is None else f"WHERE f.number IN ({_marks(numbers)})"
+    def rows(
+        self, targets: Sequence[str], numbers: Sequence[int] | None = None, *, every: bool = True
+    ) -> list[dict[str, object]]:
+        """Return a record for each file and target, the oldest first; of `numbers` only, if they are given.
+
+        Without `every`, those that are committed are left out.
+        """
+        asked = [] if numbers is None else [f"f.number IN ({_marks(numbers)})"]
+        asked += [] if every else ["coalesce(w.state, 'pending') <> 'committed'"]
+        where = f"WHERE {' AND '.join(asked)}" if asked else ""
         query = (
             "SELECT f.number, f.name, w.state, f.sha256, f.size, f.entered_at, f.repeats, "
             f"{', '.join(f'w.{name}' for name in _SHOWN)} FROM files f "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
@@ -32,7 +32,7 @@ class Catalogue(Protocol):
     def latest(self, name: str) -> Entry | None: ...
     def newest(self, names: Sequence[str]) -> dict[str, Entry]: ...
     def states(self, names: Sequence[str]) -> dict[str, State]: ...
-    def placed(self, orders: Sequence[str]) -> Collection[str]: ...
+    def placed(self, orders: Sequence[str]) -> Mapping[str, str]: ...
     def followed(self) -> int | None: ...
     def follow(self, sequence: int) -> None: ...
     def repeated(self, numbers: Sequence[int]) -> set[int]: ...
@@ -61,11 +61,13 @@ class Feed:
     max_reject_fraction: float = 0.1
     on_change: str = "halt"
     max_row_bytes: int = 32 * 1024 * 1024
+    sequence: tuple[tuple[str, str], ...] = ()
+    """The columns that rows are ordered by, with their types."""
 
     @property
     def identity(self) -> str:
-        """Return what must not change while a catalogue is in use."""
-        return json.dumps([str(self.directory.place), self.kind, self.directory.order])
+        """Return what must not change while a catalogue is in use; positions of two sequences cannot be compared."""
+        return json.dumps([str(self.directory.place), self.kind, self.directory.order, *self.sequence])
 
     def examine(self, name: str, state: State) -> Examined | None:
         """Look at every byte of a file; `None` if it is no longer, or not yet, what it was."""
@@ -169,8 +171,9 @@ class Intake:
             raise Halt(
                 "feed-changed",
                 f"the feed was {said}, and the pipeline says {self.feed.identity} now",
-                "Files of two feeds cannot be told apart by their names. Put path, format and order back, or run "
-                "cdc undeploy <file> and then cdc run <file>, which reads the new feed from its beginning.",
+                "Files of two feeds, or rows of two sequences, cannot be put in one order. Put path, format, order and "
+                "sequence_by back, or run cdc undeploy <file> and then cdc run <file>, which reads the feed from its "
+                "beginning.",
             )
         self._known = True
 

@@ -163,8 +163,7 @@ class FileFeed:
         if life is None:
             return {**about, "targets": [], "files": []}
         audit, targets = self.audit(life), self._targets()
-        files = [row for row in audit.rows(targets) if every or row["state"] != "committed"]
-        return {**about, "targets": audit.counts(targets), "files": files}
+        return {**about, "targets": audit.counts(targets), "files": audit.rows(targets, every=every)}
 
     def requeue(self, life: Life | None, what: str | None, *, failed: bool, dry_run: bool) -> list[dict[str, object]]:
         """Enter files again, at the end: those that failed, or the one called `what`. Their order stays."""
@@ -249,6 +248,7 @@ class FileFeed:
 
     def _feed(self, warn: Callable[[str], None] = lambda _: None) -> Feed:
         options = self._options
+        kinds = {column.name: column.type for column in options.columns}
         return Feed(
             Directory(self._place(), options.file_pattern, options.order, options.stable_seconds, warn),
             options.format,
@@ -256,6 +256,7 @@ class FileFeed:
             options.max_reject_fraction,
             options.on_change,
             self._platform.limits.max_event_bytes,
+            tuple((name, kinds[name]) for name in self._pipeline.cdc.sequence),
         )
 
     def _envelope(self) -> Flat:
