@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from tailrace.cli.main import app
 from tailrace.core.errors import Halt, ResyncRequired
 from tailrace.log import files as file_log
+from tailrace.runtime.report import Silent
 from tests.fanned import Killed, killed
 from tests.feeds import COLUMNS, Feed
 
@@ -349,7 +350,29 @@ def test_the_command_shows_the_audit_and_has_a_file_read_again(
     assert counted(feed.run()) == (2, 1, 1, 0)
     told = asked("lineage", "feed.yaml", "1.csv")
     numbers = [[row[name] for name in ("state", "rows", "applied", "superseded", "rows_now", "keys")] for row in told]
-    assert numbers == [["failed", 3, None, None, 1, [["2"]]], ["committed", 2, 1, 1, 1, [["2"]]]]
+    assert numbers == [["failed", 3, None, None, 0, []], ["committed", 2, 1, 1, 1, [["2"]]]]
+
+
+def test_lineage_tells_the_run_the_commit_and_the_rows_of_every_mode(feed: Feed) -> None:
+    def sink(name: str, kind: str, mode: str) -> dict[str, Any]:
+        return {"sink_id": name, "sink_type": kind, "mode": mode, kind: {"path": str(feed.folder / name)}}
+
+    feed.others = [sink("history", "sqlite", "scd2"), sink("events", "sqlite", "append"), sink("lake", "delta", "scd2")]
+    feed.put("1.csv", "1,old,1,I", "2,two,2,I")
+    with feed.opened() as pipeline:
+        assert pipeline.run(once=True, report=Silent(), run_id="the-run").first_error() is None
+    feed.put("2.csv", "1,new,5,U", "3,three,5,U", "3,tres,6,U")
+    feed.run()
+    with feed.opened() as pipeline:
+        first, second = pipeline.files_lineage("1.csv"), pipeline.files_lineage("2.csv")
+    assert {row["run_id"] for row in first} == {"the-run"}
+    told = [{row["target"]: (row["rows_now"], row["keys"]) for row in rows} for rows in (first, second)]
+    assert told[0] == {
+        "box": (1, [["2"]]), "history": (2, [["1"], ["2"]]), "lake": (2, [["1"], ["2"]]), "events": (2, told[0]["events"][1])
+    }  # fmt: skip
+    assert [told[1][name][0] for name in ("box", "history", "lake", "events")] == [2, 3, 3, 3]
+    commits = {row["target"]: [row["commit"], other["commit"]] for row, other in zip(first, second, strict=True)}
+    assert commits == {"box": [None] * 2, "history": [None] * 2, "events": [None] * 2, "lake": [1, 2]}
 
 
 def test_a_slice_is_whole_files_and_a_run_goes_on_where_the_target_is(feed: Feed) -> None:

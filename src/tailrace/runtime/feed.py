@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.target import Target
+from tailrace.apply.versions import Versioned
 from tailrace.config.pipeline import Mode, OperationsConfig, PipelineConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control._audit_store import PostgresStore
@@ -28,6 +28,7 @@ from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Halt, Misconfigured, ResyncRequired
 from tailrace.core.feed import Entry, Examined, Seen
 from tailrace.core.table import Table
+from tailrace.envelopes._values import quoted
 from tailrace.envelopes.flat import Flat, Given
 from tailrace.log._intake import Feed, changed
 from tailrace.log._listing import Directory, again
@@ -38,6 +39,8 @@ from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.files import Options
 
 _KEYS_SHOWN = 20
+_VERSIONS_SEEN = 1000
+"""So many commits are looked through for the one that brought a file: each is a small file to read."""
 
 
 class FileFeed:
@@ -57,7 +60,7 @@ class FileFeed:
         self._platform = platform
         self._folder = folder
         self._spark = spark
-        self._run_id = uuid.uuid4().hex[:12]
+        self.run_id = ""
 
     def check(self) -> Tables:
         """Return the one table, once the feed is known to be there; whether it has keys is checked on loading."""
@@ -95,7 +98,7 @@ class FileFeed:
             self.audit(life),
             self._spark,
             target,
-            self._run_id,
+            self.run_id,
             warn,
         )
 
@@ -111,14 +114,14 @@ class FileFeed:
                 "reads the feed from its beginning.",
             )
         for mark in marks:
-            audit.settle(target.name, mark, self._run_id)
+            audit.settle(target.name, mark, self.run_id)
         # The lock of the pipeline says that no other process of this machine is at work.
         audit.abandon(target.name, here())
         shutil.rmtree(self._copies, ignore_errors=True)
 
     def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
         """Note how far a target is."""
-        self.audit(life).settle(target, reached[target], self._run_id)
+        self.audit(life).settle(target, reached[target], self.run_id)
 
     def head(self, life: Life | None) -> int:
         """Return the last offset of the files that were taken; what has come since is not looked for."""
@@ -212,26 +215,42 @@ class FileFeed:
 
     def lineage(self, life: Life | None, what: str, opened: Sequence[Target]) -> list[dict[str, object]]:
         """Return what became of a file in each target: state, commit, and how many rows are as it left them."""
-        entries = self.audit(life).find(what) if life else []
+        entries = {entry.number: entry for entry in self.audit(life).find(what)} if life else {}
         if life is None or not entries:
             raise _unknown(what)
-        orders = {entry.number: entry.order for entry in entries}
         found = []
-        for row in self.audit(life).rows(self._targets(), list(orders)):
+        for row in self.audit(life).rows(self._targets(), list(entries)):
             target = next(t for t in opened if t.name == row["target"])
-            found.append({**row, **self._rows_of(target, orders[int(str(row["number"]))])})
+            entry = entries[int(str(row["number"]))]
+            commit = self._commit_of(target, life.log, entry) if row["state"] == "committed" else None
+            # The rows of a repeat have the very places of what it repeats: they are of the entry that was applied.
+            applied = row["state"] == "committed" and row["applied"] != 0
+            rows = self._rows_of(target, entry.order) if applied else {"rows_now": 0, "keys": []}
+            found.append({**row, "commit": commit, **rows})
         return found
+
+    def _commit_of(self, target: Target, log: str, entry: Entry) -> int | None:
+        """Return the first version of the table that includes a file; `None` if that is not known, or no longer."""
+        if not isinstance(target, Versioned):
+            return None
+        versions = target.versions(self._options.table, _VERSIONS_SEEN)
+        with_it = [n for n, v in enumerate(versions) if v.mark and v.mark.log == log and v.mark.offset >= entry.last]
+        # Before the first that has it there is one that has not, or the first one is gone.
+        return versions[with_it[-1]].id if with_it and with_it[-1] + 1 < len(versions) else None
 
     def _rows_of(self, target: Target, order: str) -> dict[str, object]:
         table = self._options.table
         have: Table | None = target.have(table)
-        if have is None or not have.keys:
+        if have is None:
             return {"rows_now": None, "keys": []}
-        known = target.known(table)  # which starts Spark: there are no expressions before
-        ends = F.substring("_cdc_position", -(len(order) + 18), len(order) + 2) == f".{order}."
-        mine = known.where(ends & F.col("_cdc_alive"))
-        named = [F.col("`" + key.replace("`", "``") + "`").cast("string") for key in have.keys]
-        sample = mine.select(*named).orderBy(*named).limit(_KEYS_SHOWN).collect()
+        mode = next(sink.mode for sink in self._pipeline.enabled_sinks if sink.sink_id == target.name)
+        # Either starts Spark: there are no expressions before.
+        rows = target.known(table) if mode is Mode.SCD1 else target.current(table)
+        mine = rows.where(F.substring("_cdc_position", -(len(order) + 18), len(order) + 2) == f".{order}.")
+        if mode is Mode.SCD1:
+            mine = mine.where("_cdc_alive")
+        named = [F.col(quoted(key)).cast("string") for key in have.keys]
+        sample = mine.select(*named).distinct().orderBy(*named).limit(_KEYS_SHOWN).collect() if named else []
         return {"rows_now": mine.count(), "keys": [list(row) for row in sample]}
 
     # -- parts
