@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gzip
 import hashlib
 import io
@@ -42,6 +43,7 @@ from tailrace.log._place import Folder
 from tailrace.runtime.feed import FileFeed
 from tailrace.sources.files import Options
 from tailrace.targets.memory import MemoryTarget
+from tests.claiming import ROUNDS, race
 
 NOW = timedelta(seconds=60)
 
@@ -406,6 +408,11 @@ def test_files_are_claimed_all_or_none_and_a_stale_claim_is_taken_over(audit: Au
     assert [row["attempts"] for row in audit.rows(["box"])] == [2, 2, 2]
 
 
+def test_of_two_processes_that_claim_the_same_files_one_gets_them(audit: Audit, tmp_path: Path) -> None:
+    numbers = entered(audit, "a", "b", "c")
+    assert race(functools.partial(Audit, tmp_path / "files.db"), numbers) == [1] * ROUNDS
+
+
 def test_claims_that_are_let_go_are_free_at_once_and_can_still_be_settled(audit: Audit) -> None:
     numbers = entered(audit, "a", "b")
     audit.claim("box", numbers, "here/one", "r", NOW)
@@ -615,6 +622,7 @@ def test_a_file_that_another_replaced_while_it_was_read_is_not_taken_for_it(tmp_
 def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
     feed, life = FileFeed(load(), PlatformConfig(), tmp_path, no_spark), Life(log="log", epoch=1)
     feed.audit(life).enter([(Seen("x.csv", 1, 1, "o"), Examined("ab" * 32, 1), -1)])
+    feed.audit(life).settle("box", 0, "r")
     target = MemoryTarget("box", spark_session=no_spark, pipeline_id="p")
     target.evolve("people", fit(None, Table("people", (Column("id", "bigint"),), ("id",)), Evolution.ALTER))
     with pytest.raises(Halt, match="Spark is asked for"):
