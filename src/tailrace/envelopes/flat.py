@@ -102,10 +102,14 @@ class Flat:
                 "value", f"struct<{wanted}, _cdc_corrupt: string>", {"columnNameOfCorruptRecord": "_cdc_corrupt"}
             ),
         ).withColumn("texts", F.from_json("value", f"struct<{texts}>"))
+        numbers = {name: f"number_{n}" for n, (name, kind) in enumerate(kinds.items()) if kind == "variant"}
+        # Columns of their own: what is asked of a number's text many times is written once.
+        rows = rows.withColumns({as_: _number_text(F.col("typed")[name]) for name, as_ in numbers.items()})
         values, failed = {}, {}
         for column in given:
             text = F.col("texts")[column.source]
-            values[column.name] = _json_value(F.col("typed")[column.source], text, column)
+            said = F.col("typed")[column.source] if column.source not in numbers else F.col(numbers[column.source])
+            values[column.name] = _json_value(said, text, column.type)
             failed[column.name] = text.isNotNull() & values[column.name].isNull()
         named = reduce(or_, failed.values(), F.lit(False))
         broken = ~F.ltrim("value").startswith("{") | (F.col("typed")["_cdc_corrupt"].isNotNull() & ~named)
@@ -212,19 +216,19 @@ def _json_type(kind: str) -> str:
     return "string" if kind in ("date", "timestamp", "timestamp_ntz", "binary") else kind
 
 
-def _json_value(value: Expression, text: Expression, column: Given) -> Expression:
-    """Return a value that was read as `_json_type` says as what the column wants; NULL if it is none."""
-    kind = _json_type(column.type)
-    if kind == "variant":
-        said = F.variant_get(value, "$", "string")
-        # A number of more digits than any decimal has was made a float.
-        lost = (F.schema_of_variant(value) == "DOUBLE") & F.col("value").rlike(r"[0-9.]{39,}")
-        return F.when(~lost, typed(said, column.type))
-    if kind == "double":
+def _number_text(value: Expression) -> Expression:
+    """Return what a variant says; NULL for a number of more digits than any decimal has: it was made a float."""
+    lost = F.col("value").rlike(r"[0-9.]{39,}") & (F.schema_of_variant(value) == "DOUBLE")
+    return F.when(~lost, F.variant_get(value, "$", "string"))
+
+
+def _json_value(said: Expression, text: Expression, kind: str) -> Expression:
+    """Return as a `kind` what was read as `_json_type` says, variants as text; NULL if it is none."""
+    if kind in ("float", "double"):
         # Of a number that does not fit, the text is a word in quotes; of the word itself it has none.
-        beyond = ~infinite(value) | text.startswith('"')
-        return F.when(~(infinite(value.cast(column.type)) & beyond), value.cast(column.type))
-    return value if kind == column.type else typed(value, column.type)
+        beyond = ~infinite(said) | text.startswith('"')
+        return F.when(~(infinite(said.cast(kind)) & beyond), said.cast(kind))
+    return said if _json_type(kind) == kind else typed(said, kind)
 
 
 def _sortable(value: Expression, kind: str) -> Expression:
