@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ import psycopg
 import pytest
 
 from tailrace.apply.target import Target
-from tailrace.control.audit import Audit
 from tailrace.core.errors import Halt
+from tailrace.core.feed import ORDERS, Entry
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.runtime.feed import FileFeed
 from tests.feeds import Feed, Warned
@@ -98,19 +99,26 @@ class Fan(Feed):
         rows = self.spark.read.format("delta").load(str(self.folder / "lake" / table)).select(*names).orderBy(names[0])
         return [tuple(row) for row in rows.collect()]
 
-    def audited(self) -> dict[str, dict[str, Any]]:
-        """Return what the audit says of each file, newest entry last; it must agree with the marks, and with itself."""
+    def audited(self, *, settled: bool = True) -> dict[str, dict[str, Any]]:
+        """Return what the audit says of each file, newest entry last; it must agree with the targets, and with itself.
+
+        After a run that halted, not all is `settled`.
+        """
         with self.opened() as pipeline:
             life, inlet = pipeline._checkpoints.life(), pipeline._inlet
             assert life is not None
             assert isinstance(inlet, FileFeed)
             audit = inlet.audit(life)
             records: Any = audit.rows(TARGETS)
+        entries = audit.after(-1, 1 << 60, 1000)
+        place = re.compile(rf"\.{ORDERS[self.source.get('order', 'name')]}\.[0-9a-f]{{16}}$")
         for name in TARGETS:
             mine = [record for record in records if record["target"] == name]
+            assert not settled or {record["state"] for record in mine} <= {"committed", "failed"}
             with self.target(name) as target:
                 mark = target.mark("people")
-            agree(audit, mine, -1 if mark is None else int(mark.offset))
+                rows = target.current("people").select("_cdc_position").distinct().collect() if mark else []
+            agree(entries, mine, -1 if mark is None else int(mark.offset), {found(place, row[0]) for row in rows})
         shown = ("state", "rows", "applied", "superseded", "filtered", "rejected", "error")
         by_target = [
             [{key: r[key] for key in ("file", *shown)} for r in records if r["target"] == name] for name in TARGETS
@@ -119,19 +127,31 @@ class Fan(Feed):
         return {record["file"]: record for record in by_target[0]}
 
 
-def agree(audit: Audit, records: list[dict[str, Any]], mark: int) -> None:
-    """Hold the records of one target against its mark, and the counts of each file against each other."""
-    last = {entry.number: entry.last for entry in audit.after(-1, 1 << 60, 1000)}
+def found(place: re.Pattern[str], position: str) -> str:
+    match = place.search(position)
+    assert match, position
+    return match[1]
+
+
+def agree(entries: list[Entry], records: list[dict[str, Any]], mark: int, orders: set[str]) -> None:
+    """Hold the records of one target against its mark and the files that its rows are of, and counts against each other."""
+    known = {entry.number: entry for entry in entries}
+    applied = {known[record["number"]].order for record in records if record["applied"]}
+    # Every row is of a file that was applied, and so of none that failed.
+    assert orders <= applied, orders - applied
     for record in records:
-        state, number = record["state"], record["number"]
-        assert state in ("committed", "failed"), record
-        if state == "failed":
-            assert record["error"]
-            continue
+        state, last = record["state"], known[record["number"]].last
         outcome = [record[name] for name in ("applied", "superseded", "filtered", "rejected")]
-        assert record["rows"] == sum(outcome), record
-        # What changed a row is in a commit, and so its marker is there.
-        assert not record["applied"] or last[number] <= mark, record
+        if state == "failed":
+            assert record["error"], record
+            assert outcome[:3] == [None, None, None], record
+        elif state == "committed":
+            assert not record["error"], record
+            assert record["rows"] == sum(outcome), record
+            # What changed a row is in a commit, and so its marker is there.
+            assert not record["applied"] or last <= mark, record
+        else:
+            assert last > mark, record
 
 
 class Killed(Halt):

@@ -5,19 +5,26 @@ What may go wrong with files, workers and crashes is in tests/service/test_files
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tailrace.cli.main import app
 from tailrace.core.errors import Halt, ResyncRequired
+from tailrace.log import files as file_log
+from tailrace.runtime.report import Silent
+from tests.fanned import Killed, killed
 from tests.feeds import COLUMNS, Feed
 
 SQLITE = {"sink_type": "sqlite", "sqlite": {"path": "box.db"}}
@@ -173,6 +180,148 @@ def test_json_lines_and_exact_types(feed: Feed) -> None:
     ]
 
 
+def test_quotes_with_nothing_between_are_empty_text_and_nothing_is_null(feed: Feed) -> None:
+    feed.source["columns"] = [{"name": "id"}, {"name": "name"}, {"name": "seq", "type": "bigint"}]
+    feed.source["max_reject_fraction"] = 0.9
+    feed.put("a.csv", '"","",1,I', "a,,1,I", 'b,"",1,I', ",c,1,I", 'd,d,"",I')
+    feed.put("b.csv", '"e\nf","",1,I', "g,,1,I")
+    assert counted(feed.run()) == (7, 5, 0, 2)
+    assert feed.rows() == [("", ""), ("a", None), ("b", ""), ("e\nf", ""), ("g", None)]
+
+
+EXACT = {
+    "decimal(38,2)": (["1.50", "1.500", "15e-1", "-.5"], ["1.239", "1.501", "1239e-3", f"1.5{'0' * 40}1"]),
+    "decimal(10,2)": (["1.5", "12345678.99"], [f"1.5{'0' * 40}1", "123456789.00", "1.239"]),
+    "float": (["1.5", "-Infinity"], ["1e39", "x"]),
+    "double": (["1e300", "NaN", "Infinity"], ["1e400", "-1e400"]),
+    "tinyint": (["127", "-128"], ["128", "200", "1.5"]),
+    "date": (["2024-02-29", "2024-2-1"], ["2024-1-1T23", "2024-02-30", "12345-01-01", "0000-01-01"]),
+    "timestamp": (
+        ["2024-02-29T12:30:00.123456Z", "2024-02-29 12:30", "2024-02-29 12:30:00.1234560+02:00", "2024-02-29"],
+        ["12:30", "T12:30", "2024-02-29 12:30:00.1234567", "10000-01-01 00:00", "0000-01-01 00:00"],
+    ),
+    "timestamp_ntz": (
+        ["2024-02-29T12:30:00.123456", "2024-02-29 12:30"],
+        ["2024-02-29 12:30:00Z", "2024-02-29 12:30:00+02:00", "2024-02-29 12:30:00 UTC", "12:30"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "ndjson"])
+def test_a_value_fits_its_type_exactly_or_its_row_is_rejected(feed: Feed, kind: str) -> None:
+    kinds = dict(enumerate(EXACT))
+    columns = [{"name": f"v{n}", "type": name} for n, name in kinds.items()]
+    feed.source |= {"format": kind, "columns": [*COLUMNS, *columns], "max_reject_fraction": 1}
+    values = [
+        (n, value, fits) for n, name in kinds.items() for fits in (True, False) for value in EXACT[name][not fits]
+    ]
+    if kind == "csv":
+        lines = [
+            f"{row},x,1,I{',' * n},{value}{',' * (len(kinds) - 1 - n)}" for row, (n, value, _) in enumerate(values)
+        ]
+        feed.put("a.csv", *lines, header=f"id,name,seq,op,{','.join(f'v{n}' for n in kinds)}")
+    else:
+        said = [value if _is_json(value) and "time" not in kinds[n] else json.dumps(value) for n, value, _ in values]
+        lines = [
+            f'{{"id": {row}, "seq": 1, "op": "I", "v{values[row][0]}": {text}}}\n' for row, text in enumerate(said)
+        ]
+        feed.put("a.json", "".join(lines).encode())
+    feed.run()
+    there = {row for (row,) in feed.rows("id")}
+    wrong = [(kinds[n], value) for row, (n, value, fits) in enumerate(values) if fits is not (row in there)]
+    assert wrong == []
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, parse_constant=str), float | int)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["csv", "ndjson", "parquet"])
+def test_an_odd_file_among_the_first_fails_alone_and_teaches_nothing(feed: Feed, kind: str) -> None:
+    feed.source |= {"format": kind, "columns": []}
+    feed.cdc = {"keys": ["id"]}
+    rows: list[dict[str, Any]] = [
+        {"id": "1", "_cdc_x": "a"},
+        {"name": "no key"},
+        {"id": "4", "name": "dan"},
+        {"id": "5", "Name": "eve"},
+    ]
+    for n, row in enumerate(rows):
+        if kind == "parquet":
+            pq.write_table(pa.table({name: [value] for name, value in row.items()}), feed.path / f"{n}.x")
+        elif kind == "csv":
+            feed.put(f"{n}.csv", ",".join(row.values()), header=",".join(row))
+        else:
+            feed.put(f"{n}.json", row)
+    odd: dict[str, dict[str, bytes]] = {
+        "csv": {"8.csv": b"", "9.csv.bz2": bz2.compress(b"id\n1\n")},
+        "ndjson": {"8.json": b"no JSON\n", "9.json.bz2": bz2.compress(b'{"id": "1"}\n')},
+        "parquet": {"8.x": b"", "9.x": b"PAR1 torn"},
+    }
+    for name, content in odd[kind].items():
+        feed.put(name, content)
+    feed.run()
+    assert feed.rows() == [("4", "dan")]
+    assert [state for _, state in sorted(feed.states().items())] == [
+        *["failed"] * 2, "committed", *["failed"] * 3
+    ]  # fmt: skip
+
+
+def test_a_file_that_fails_and_has_nobody_beside_it_is_told_as_failed(feed: Feed) -> None:
+    feed.put("a.csv", b"")
+    assert feed.run() == {}
+    assert feed.states() == {"a.csv": "failed"}
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n"])
+def test_a_file_of_json_without_a_line_is_committed_though_nothing_is_known_of_the_table(
+    feed: Feed, content: bytes
+) -> None:
+    feed.source |= {"format": "ndjson", "columns": []}
+    feed.cdc = {"keys": ["id"]}
+    feed.put("0.json", content)
+    assert feed.run() == {}
+    with feed.opened() as pipeline:
+        (row,) = cast(list[dict[str, Any]], pipeline.files_status(every=True)["files"])
+    assert [row[name] for name in ("state", "rows", "applied", "superseded", "rejected")] == ["committed", 0, 0, 0, 0]
+    feed.put("1.json", {"id": 1, "name": "ann"})
+    assert counted(feed.run()) == (1, 1, 0, 0)
+
+
+def test_a_full_disk_is_no_verdict_on_a_file(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed.platform["retry"] = {"initial_wait_seconds": "0", "jitter": "false"}
+    feed.put("a.csv", "1,ann,1,I")
+    look, full = file_log._stretches, iter(["java.io.IOException: No space left on device"])
+
+    def finds_no_room(kept: Any) -> Any:
+        for text in full:
+            raise PySparkException(text)
+        return look(kept)
+
+    monkeypatch.setattr(file_log, "_stretches", finds_no_room)
+    assert counted(feed.run()) == (1, 1, 0, 0)
+    assert feed.states() == {"a.csv": "committed"}
+
+
+def test_a_file_that_is_taken_away_while_it_is_read_is_no_malformed_file(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.put("a.csv", "1,ann,1,I")
+    look = file_log._stretches
+
+    def finds_nothing(kept: Any) -> Any:
+        (feed.path / "a.csv").unlink(missing_ok=True)
+        return look(kept)
+
+    monkeypatch.setattr(file_log, "_stretches", finds_nothing)
+    with pytest.raises(ResyncRequired, match=r'file "a\.csv" is gone'):
+        feed.run()
+    assert feed.states() == {"a.csv": "pending"}
+
+
 def test_the_command_shows_the_audit_and_has_a_file_read_again(
     feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +350,29 @@ def test_the_command_shows_the_audit_and_has_a_file_read_again(
     assert counted(feed.run()) == (2, 1, 1, 0)
     told = asked("lineage", "feed.yaml", "1.csv")
     numbers = [[row[name] for name in ("state", "rows", "applied", "superseded", "rows_now", "keys")] for row in told]
-    assert numbers == [["failed", 3, None, None, 1, [["2"]]], ["committed", 2, 1, 1, 1, [["2"]]]]
+    assert numbers == [["failed", 3, None, None, 0, []], ["committed", 2, 1, 1, 1, [["2"]]]]
+
+
+def test_lineage_tells_the_run_the_commit_and_the_rows_of_every_mode(feed: Feed) -> None:
+    def sink(name: str, kind: str, mode: str) -> dict[str, Any]:
+        return {"sink_id": name, "sink_type": kind, "mode": mode, kind: {"path": str(feed.folder / name)}}
+
+    feed.others = [sink("history", "sqlite", "scd2"), sink("events", "sqlite", "append"), sink("lake", "delta", "scd2")]
+    feed.put("1.csv", "1,old,1,I", "2,two,2,I")
+    with feed.opened() as pipeline:
+        assert pipeline.run(once=True, report=Silent(), run_id="the-run").first_error() is None
+    feed.put("2.csv", "1,new,5,U", "3,three,5,U", "3,tres,6,U")
+    feed.run()
+    with feed.opened() as pipeline:
+        first, second = pipeline.files_lineage("1.csv"), pipeline.files_lineage("2.csv")
+    assert {row["run_id"] for row in first} == {"the-run"}
+    told = [{row["target"]: (row["rows_now"], row["keys"]) for row in rows} for rows in (first, second)]
+    assert told[0] == {
+        "box": (1, [["2"]]), "history": (2, [["1"], ["2"]]), "lake": (2, [["1"], ["2"]]), "events": (2, told[0]["events"][1])
+    }  # fmt: skip
+    assert [told[1][name][0] for name in ("box", "history", "lake", "events")] == [2, 3, 3, 3]
+    commits = {row["target"]: [row["commit"], other["commit"]] for row, other in zip(first, second, strict=True)}
+    assert commits == {"box": [None] * 2, "history": [None] * 2, "events": [None] * 2, "lake": [1, 2]}
 
 
 def test_a_slice_is_whole_files_and_a_run_goes_on_where_the_target_is(feed: Feed) -> None:
@@ -225,6 +396,22 @@ def test_a_file_that_is_gone_before_it_was_applied_halts(feed: Feed) -> None:
     (feed.path / "2.csv").unlink()
     with pytest.raises(ResyncRequired, match=r'file "2\.csv" is gone'):
         feed.run()
+
+
+def test_a_file_that_was_taken_away_after_its_commit_and_before_that_was_noted_is_not_missed(feed: Feed) -> None:
+    feed.put("1.csv", "1,ann,1,I")
+    feed.run()
+    feed.put("2.csv", "2,bob,2,I")
+    with killed("tailrace.control.progress.Progress.save"), pytest.raises(Killed):
+        feed.run()
+    for name in ("1.csv", "2.csv"):
+        (feed.path / name).unlink()
+    feed.put("3.csv", "3,cat,3,I")
+    assert counted(feed.run()) == (1, 1, 0, 0)
+    shutil.rmtree(feed.folder / "state/feed/progress")
+    assert feed.run() == {}
+    assert feed.rows() == [(1, "ann"), (2, "bob"), (3, "cat")]
+    assert set(feed.states().values()) == {"committed"}
 
 
 def test_a_catalogue_that_is_lost_halts(feed: Feed) -> None:

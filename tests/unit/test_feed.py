@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import gzip
 import hashlib
 import io
@@ -9,6 +11,7 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -26,6 +29,7 @@ from tailrace.core.feed import (
     Fate,
     Outcome,
     Seen,
+    State,
     manifest_order,
     modified_order,
     name_order,
@@ -39,6 +43,7 @@ from tailrace.log._place import Folder
 from tailrace.runtime.feed import FileFeed
 from tailrace.sources.files import Options
 from tailrace.targets.memory import MemoryTarget
+from tests.claiming import ROUNDS, race
 
 NOW = timedelta(seconds=60)
 
@@ -113,7 +118,8 @@ def test_manifests_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
         manifest(tmp_path, "x", 1, absent)
         with pytest.raises(Retryable, match="not there"):
             listed(tmp_path, order="manifest")
-    for broken in ('{"sequ', '{"sequence": -1, "files": []}', '{"sequence": 1}'):
+    numbers = ("-1", "1.5", "1.0", '"1"', "true", "null")
+    for broken in ('{"sequ', '{"sequence": 1}', *(f'{{"sequence": {n}, "files": []}}' for n in numbers)):
         (tmp_path / "x.manifest.json").write_text(broken)
         with pytest.raises(Retryable, match="not a manifest"):
             listed(tmp_path, order="manifest")
@@ -167,6 +173,40 @@ def test_a_file_that_a_later_manifest_lists_again_has_a_place_of_its_own(tmp_pat
     assert taken(audit) == expected
 
 
+def test_a_file_that_a_manifest_lists_in_the_place_of_another_is_not_lost(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv", "c.csv"):
+        (tmp_path / name).write_text(f"id\n{name}\n")
+    manifest(tmp_path, "1", 1, "a.csv", "b.csv")
+    one, audit = intake(tmp_path, "manifest")
+    one.scan()
+    manifest(tmp_path, "1", 1, "a.csv", "c.csv", "d.csv")
+    for again in (one, intake(tmp_path, "manifest")[0]):
+        with pytest.raises(Halt, match=r'lists "c\.csv" where it listed "b\.csv"') as halted:
+            again.scan()
+        assert halted.value.code == "bad-manifest"
+    assert len(taken(audit)) == 2
+
+
+def test_what_is_remembered_of_a_feed_is_what_waits(tmp_path: Path) -> None:
+    (tmp_path / "listed.csv").write_text("id\n1\n")
+    (tmp_path / "half.csv").write_text("id\n1\n")
+    (tmp_path / "half.tmp").write_text("id\n1\n")
+    manifest(tmp_path, "1", 1, "listed.csv", "later.csv")
+    one, audit = intake(tmp_path)
+    directory = one.feed.directory
+    directory.stable_seconds = 3600
+    one.scan()
+    one.scan()
+    assert [name for name, _ in taken(audit)] == ["listed.csv"]
+    assert (list(directory._hashes), list(directory._first_seen)) == (["later.csv"], ["half.csv"])
+    assert all(not manifest.files for _, manifest in directory._manifests._read.values())
+    (tmp_path / "half.csv").unlink()
+    (tmp_path / "later.csv").write_text("id\n1\n")
+    one.scan()
+    one.scan()
+    assert (len(taken(audit)), directory._hashes, directory._first_seen) == (2, {}, {})
+
+
 @pytest.mark.parametrize("order", ["name", "modified", "manifest"])
 def test_other_content_in_the_place_of_a_file_comes_after_it(order: Order, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
@@ -203,6 +243,47 @@ def test_a_file_that_grows_while_it_is_examined_is_not_taken_yet(
     assert [entry.content.rows for entry in audit.after(-1, 99, 9)] == [3]
 
 
+def test_a_file_that_cannot_be_taken_holds_no_other_back_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    for name in (b"a.csv", b"b.csv", b"\xff.csv"):
+        (Path(os.fsdecode(bytes(tmp_path) + b"/" + name))).write_text("id\n1\n")
+    one, audit = intake(tmp_path)
+    one.feed.directory.warn = warnings.append
+    opened = Folder.open
+
+    def locked(place: Folder, name: str, state: State) -> BinaryIO:
+        if name == "a.csv":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(place, name, state)
+
+    monkeypatch.setattr(Folder, "open", locked)
+    one.scan()
+    one.scan()
+    assert [name for name, _ in taken(audit)] == ["b.csv"]
+    assert sorted(warnings) == [
+        'file "\\udcff.csv" is passed over: its name is not UTF-8',
+        'file "a.csv" is passed over: file "a.csv" cannot be read: Permission denied',
+    ]
+    monkeypatch.undo()
+    one.scan()
+    assert [name for name, _ in taken(audit)] == ["b.csv", "a.csv"]
+
+
+def test_a_file_that_cannot_be_read_is_not_passed_over_in_the_order_of_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: object) -> Examined:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    manifest(tmp_path, "1", 1, "a.csv")
+    monkeypatch.setattr("tailrace.log._intake.examine", locked)
+    with pytest.raises(Retryable, match="Permission denied"):
+        intake(tmp_path, "manifest")[0].scan()
+
+
 # -- the bytes
 
 
@@ -235,6 +316,12 @@ def test_a_file_that_cannot_be_read_says_why(content: bytes, reason: str, tmp_pa
 def test_a_value_over_two_lines_keeps_a_file_whole(tmp_path: Path) -> None:
     assert look(tmp_path / "a.csv", b'id,name\n1,"a\nb"\n').whole
     assert not look(tmp_path / "b.csv", b'id,name\n1,"a"\n2,"b ""c"""\n').whole
+
+
+@pytest.mark.parametrize("ending", ["bz2", "deflate", "lz4", "snappy"])
+def test_what_spark_would_unpack_and_we_cannot_is_refused(ending: str, tmp_path: Path) -> None:
+    assert f".{ending} is not read" in look(tmp_path / f"a.csv.{ending}", b"id\n1\n").problem
+    assert "not a Parquet" in look(tmp_path / f"a.{ending}", b"id\n1\n", "parquet").problem
 
 
 def test_packed_files_are_looked_into(tmp_path: Path) -> None:
@@ -321,6 +408,11 @@ def test_files_are_claimed_all_or_none_and_a_stale_claim_is_taken_over(audit: Au
     assert [row["attempts"] for row in audit.rows(["box"])] == [2, 2, 2]
 
 
+def test_of_two_processes_that_claim_the_same_files_one_gets_them(audit: Audit, tmp_path: Path) -> None:
+    numbers = entered(audit, "a", "b", "c")
+    assert race(functools.partial(Audit, tmp_path / "files.db"), numbers) == [1] * ROUNDS
+
+
 def test_claims_that_are_let_go_are_free_at_once_and_can_still_be_settled(audit: Audit) -> None:
     numbers = entered(audit, "a", "b")
     audit.claim("box", numbers, "here/one", "r", NOW)
@@ -346,6 +438,8 @@ def test_states_follow_the_target(audit: Audit) -> None:
     assert [first[name] for name in ("rows", "applied", "superseded", "filtered", "rejected")] == [10, 6, 2, 0, 2]
     audit.settle("box", 19, "r")
     assert [row["state"] for row in audit.rows(["box"])] == ["committed", "failed", "pending"]
+    assert [row["state"] for row in audit.rows(["box"], every=False)] == ["failed", "pending"]
+    assert [row["state"] for row in audit.rows(["box"], [0, 1], every=False)] == ["failed"]
     assert audit.counts(["box"]) == [
         {"target": "box", "files": 3, "pending": 1, "processing": 0, "committed": 1, "failed": 1}
     ]
@@ -410,6 +504,8 @@ def load(**changes: object) -> PipelineConfig:
         ({"source": {"columns": [{"name": "id", "type": "number"}]}}, "not a type"),
         ({"source": {"columns": [{"name": "id"}, {"name": "_cdc_x"}]}}, "such names are ours"),
         ({"source": {"format": "xml"}}, "format"),
+        ({"source": {"format": "ndjson", "encoding": "latin-1"}}, "encoding is for CSV"),
+        ({"source": {"format": "parquet", "encoding": "utf-16"}}, "encoding is for CSV"),
     ],
 )
 def test_what_cannot_be_run_is_refused(changes: dict[str, object], message: str) -> None:
@@ -422,13 +518,112 @@ def test_a_feed_loads() -> None:
     load(cdc={"keys": ["id"], "sequence_by": "id", "operation_column": "op"})
 
 
-def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
-    def starting() -> SparkSession:
-        raise Halt("spark-start-failed", "Spark is asked for")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cdc": {"keys": ["id"], "sequence_by": ["id", "at"]}},
+        {"source": {"columns": [{"name": "id", "type": "bigint"}, {"name": "at", "type": "date"}]}},
+    ],
+)
+def test_a_feed_whose_rows_are_ordered_otherwise_is_another_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    columns = [{"name": "id", "type": "bigint"}, {"name": "at", "type": "timestamp"}]
+    one: dict[str, Any] = {"source": {"columns": columns}, "cdc": {"keys": ["id"], "sequence_by": "at"}}
+    asked(tmp_path, **one)
+    asked(tmp_path, **one)
+    with pytest.raises(Halt, match="the feed was") as halted:
+        asked(tmp_path, **{**one, **changes})
+    assert halted.value.code == "feed-changed"
 
-    feed, life = FileFeed(load(), PlatformConfig(), tmp_path, starting), Life(log="log", epoch=1)
+
+# -- asking for a file again
+
+APPEND = {"sink_type": "sqlite", "mode": "append", "sqlite": {"path": "x.db"}}
+
+
+def asked(folder: Path, **changes: object) -> tuple[FileFeed, Life, Audit]:
+    """Return a feed with one file, `a.csv`, that was taken."""
+    path = folder / "in"
+    path.mkdir(exist_ok=True)
+    source = {**dict(changes.pop("source", {})), "path": str(path), "stable_seconds": 0}  # type: ignore[call-overload]
+    feed, life = FileFeed(load(source=source, **changes), PlatformConfig(), folder, no_spark), Life(1, "log")
+    (path / "a.csv").write_text("id\n1\n")
+    Intake(feed._feed(), feed.audit(life)).scan()
+    return feed, life, feed.audit(life)
+
+
+def no_spark() -> SparkSession:
+    raise Halt("spark-start-failed", "Spark is asked for")
+
+
+def requeued(feed: FileFeed, life: Life, what: str = "a.csv") -> list[object]:
+    return [row["sha256"] for row in feed.requeue(life, what, failed=False, dry_run=False)]
+
+
+def test_a_file_that_was_taken_and_changed_is_not_taken_again_for_what_it_was(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path)
+    audit.settle("box", 99, "r")
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    with pytest.raises(Halt) as halted:
+        requeued(feed, life)
+    hashes = [hashlib.sha256(text).hexdigest() for text in (b"id\n1\n", b"id\n2\n")]
+    assert halted.value.code == "file-changed"
+    assert all(digest in str(halted.value) for digest in hashes)
+    assert len(taken(audit)) == 1
+
+
+def test_other_content_that_is_asked_for_again_comes_after_what_it_replaces_if_it_may(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path, source={"on_change": "apply"})
+    first = audit.after(-1, 99, 9)[0]
+    audit.settle("box", 99, "r")
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    requeued(feed, life)
+    assert taken(audit) == [("a.csv", first.order), ("a.csv", next_version(first.order))]
+    assert [entry.of for entry in audit.after(-1, 99, 9)] == [-1, -1]
+    requeued(feed, life)
+    assert [entry.of for entry in audit.after(-1, 99, 9)] == [-1, -1, 1]
+    with pytest.raises(Halt, match="was taken with the hash"):
+        requeued(feed, life, first.content.sha256)
+
+
+def test_a_file_that_failed_and_was_mended_is_found_by_the_hash_that_it_had(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path)
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    audit.claim("box", [0], "one", "r", NOW)
+    audit.found("box", "one", [Outcome(0, problem="malformed: it is")])
+    old = audit.after(-1, 99, 9)[0].content.sha256
+    mended = requeued(feed, life, old)
+    assert requeued(feed, life, old) == mended != [old]
+    assert [entry.of for entry in audit.after(-1, 99, 9)] == [-1, 0, 1]
+
+
+def test_what_a_table_of_events_has_or_is_about_to_have_is_not_asked_for_again(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path, cdc={}, sink=APPEND)
+    audit.claim("box", [0], "one", "r", NOW)
+    for _ in range(2):
+        for dry_run in (True, False):
+            with pytest.raises(Misconfigured, match="keeps each event"):
+                feed.requeue(life, "a.csv", failed=False, dry_run=dry_run)
+        # The commit may be there all the same: who let go of the claim does not know.
+        audit.abandon("box", "one")
+    audit.claim("box", [0], "one", "r", NOW)
+    audit.found("box", "one", [Outcome(0, problem="malformed: it is")])
+    assert len(requeued(feed, life)) == 1
+
+
+def test_a_file_that_another_replaced_while_it_was_read_is_not_taken_for_it(tmp_path: Path) -> None:
+    feed, life, audit = asked(tmp_path, source={"on_change": "apply"})
+    first = audit.after(-1, 99, 9)[0]
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    Intake(feed._feed(), audit).scan()
+    with pytest.raises(Retryable, match="changed while it was read"):
+        feed.log(life)._refuse_changing([first])
+
+
+def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
+    feed, life = FileFeed(load(), PlatformConfig(), tmp_path, no_spark), Life(log="log", epoch=1)
     feed.audit(life).enter([(Seen("x.csv", 1, 1, "o"), Examined("ab" * 32, 1), -1)])
-    target = MemoryTarget("box", spark_session=starting, pipeline_id="p")
+    feed.audit(life).settle("box", 0, "r")
+    target = MemoryTarget("box", spark_session=no_spark, pipeline_id="p")
     target.evolve("people", fit(None, Table("people", (Column("id", "bigint"),), ("id",)), Evolution.ALTER))
     with pytest.raises(Halt, match="Spark is asked for"):
         feed.lineage(life, "x.csv", [target])

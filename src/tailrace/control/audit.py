@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.control._audit_store import Session, SqliteStore, Store
+from tailrace.core.errors import Misconfigured
 from tailrace.core.feed import Entry, Examined, Fate, Outcome, Seen, State
 
 _COLUMNS = "number, name, size, modified_ns, sequence, first, last, content, repeats, tag"
@@ -49,13 +50,17 @@ class Audit:
         with self._store.open(write=True) as db:
             _remember(db, name, value)
 
-    def enter(self, files: Iterable[tuple[Seen, Examined, int]]) -> list[Entry]:
+    def enter(self, files: Iterable[tuple[Seen, Examined, int]], appending: Sequence[str] = ()) -> list[Entry]:
         """Give files their numbers and offsets, all in one transaction; each says which entry it repeats, or -1.
 
-        A file that is no repeat and is there already, because somebody else has seen it too, is left out.
+        A file that is no repeat and is there already, because somebody else has seen it too, is left out. A repeat of
+        what one of the targets `appending` may have, or is about to have, is refused.
         """
         entered = []
+        files = list(files)
         with self._store.open(write=True) as db:
+            # A claim comes before this, and is seen here, or after it, and then finds the repeat.
+            _refuse_doubling(db, [repeats for _, _, repeats in files], appending)
             ((number, last),) = db.rows("SELECT coalesce(max(number), -1), coalesce(max(last), -1) FROM files")
             for seen, content, repeats in files:
                 same = "SELECT 1 FROM files WHERE name = ? AND sequence = ? AND sha256 = ? AND repeats < 0"
@@ -75,6 +80,17 @@ class Audit:
                 entered.append(entry)
         return entered
 
+    def refuse_doubling(self, numbers: Sequence[int], appending: Sequence[str]) -> None:
+        """Refuse what `enter` would refuse."""
+        with self._store.open(write=False) as db:
+            _refuse_doubling(db, numbers, appending)
+
+    def standing(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return, for each place in the order that one of `entries` has, the newest entry of the file there."""
+        places = {(entry.name, entry.order) for entry in entries}
+        every = (one for name in sorted({name for name, _ in places}) for one in self._named(name))
+        return list({(e.name, e.order): e for e in every if (e.name, e.order) in places}.values())
+
     def latest(self, name: str) -> Entry | None:
         """Return the newest entry of the file called `name`."""
         return self.newest([name]).get(name)
@@ -93,15 +109,14 @@ class Audit:
         with self._store.open(write=False) as db:
             return {name: State(*state) for name, *state in db.rows(query, names)}
 
-    def placed(self, orders: Sequence[str]) -> set[str]:
-        """Return those of `orders` at which a file was entered."""
-        found: set[str] = set()
+    def placed(self, orders: Sequence[str]) -> dict[str, str]:
+        """Return those of `orders` at which a file was entered, with its name."""
+        found: dict[str, str] = {}
         with self._store.open(write=False) as db:
             for start in range(0, len(orders), _MANY):
                 some = orders[start : start + _MANY]
-                found |= {
-                    row[0] for row in db.rows(f"SELECT sequence FROM files WHERE sequence IN ({_marks(some)})", some)
-                }
+                query = f"SELECT sequence, name FROM files WHERE sequence IN ({_marks(some)})"
+                found |= dict(db.rows(query, some))
         return found
 
     def followed(self) -> int | None:
@@ -149,7 +164,10 @@ class Audit:
             )
             if found:
                 return found
-        return self._entries("WHERE name = ? ORDER BY number", [what])
+        return self._named(what)
+
+    def _named(self, name: str) -> list[Entry]:
+        return self._entries("WHERE name = ? ORDER BY number", [name])
 
     # -- who works on what
 
@@ -253,9 +271,16 @@ class Audit:
             "AND number NOT IN (SELECT repeats FROM files) ORDER BY number"
         )
 
-    def rows(self, targets: Sequence[str], numbers: Sequence[int] | None = None) -> list[dict[str, object]]:
-        """Return a record for each file and target, the oldest first; of `numbers` only, if they are given."""
-        where = "" if numbers is None else f"WHERE f.number IN ({_marks(numbers)})"
+    def rows(
+        self, targets: Sequence[str], numbers: Sequence[int] | None = None, *, every: bool = True
+    ) -> list[dict[str, object]]:
+        """Return a record for each file and target, the oldest first; of `numbers` only, if they are given.
+
+        Without `every`, those that are committed are left out.
+        """
+        asked = [] if numbers is None else [f"f.number IN ({_marks(numbers)})"]
+        asked += [] if every else ["coalesce(w.state, 'pending') <> 'committed'"]
+        where = f"WHERE {' AND '.join(asked)}" if asked else ""
         query = (
             "SELECT f.number, f.name, w.state, f.sha256, f.size, f.entered_at, f.repeats, "
             f"{', '.join(f'w.{name}' for name in _SHOWN)} FROM files f "
@@ -286,6 +311,21 @@ class Audit:
 
 def _remember(db: Session, name: str, value: str) -> None:
     db.run("INSERT INTO about VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", [name, value])
+
+
+def _refuse_doubling(db: Session, numbers: Sequence[int], targets: Sequence[str]) -> None:
+    """Refuse to repeat what a table of events may have: nothing there tells a repeat from a new event."""
+    begun = (
+        "SELECT w.target, f.name FROM work w JOIN files f ON f.number = w.number "
+        f"WHERE w.state <> 'failed' AND w.number = ? AND w.target IN ({_marks(targets)})"
+    )
+    for number in numbers if targets else ():
+        for target, name in db.rows(begun, [number, *targets]):
+            raise Misconfigured(
+                "already-applied",
+                f'target "{target}" has the events of file "{name}", or is at work on them, and keeps each event',
+                "Its events would be there twice. Send what is missing in a file of its own.",
+            )
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from tailrace.core.change import Op
 from tailrace.core.position import Phase
 from tailrace.core.table import Column, Table
+from tailrace.envelopes._exact import infinite, scale_of, typed
 from tailrace.envelopes._values import quoted
 from tailrace.envelopes.message import at, fixed
 
@@ -78,7 +79,7 @@ class Flat:
         for column in self.given(table):
             if column.source in names:
                 text = F.col("raw")[column.source]
-                values[column.name] = _typed(text, column.type)
+                values[column.name] = typed(text, column.type)
                 failed[column.name] = text.isNotNull() & values[column.name].isNull()
         whole = F.to_json("raw")
         first = F.when(F.col("corrupt").isNotNull(), "malformed: the row has other columns than the header")
@@ -93,19 +94,23 @@ class Flat:
         kinds = {c.source: _json_type(c.type) for c in given}
         if self.operation_column:
             kinds.setdefault(self.operation_column, "string")
-        typed = ", ".join(f"{quoted(name)}: {kind}" for name, kind in kinds.items())
+        wanted = ", ".join(f"{quoted(name)}: {kind}" for name, kind in kinds.items())
         texts = ", ".join(f"{quoted(name)}: string" for name in kinds)
         rows = lines.withColumn(
             "typed",
             F.from_json(
-                "value", f"struct<{typed}, _cdc_corrupt: string>", {"columnNameOfCorruptRecord": "_cdc_corrupt"}
+                "value", f"struct<{wanted}, _cdc_corrupt: string>", {"columnNameOfCorruptRecord": "_cdc_corrupt"}
             ),
         ).withColumn("texts", F.from_json("value", f"struct<{texts}>"))
+        numbers = {name: f"number_{n}" for n, (name, kind) in enumerate(kinds.items()) if kind == "variant"}
+        # Columns of their own: what is asked of a number's text many times is written once.
+        rows = rows.withColumns({as_: _number_text(F.col("typed")[name]) for name, as_ in numbers.items()})
         values, failed = {}, {}
         for column in given:
-            said = F.col("typed")[column.source]
-            values[column.name] = _typed(said, column.type) if kinds[column.source] != column.type else said
-            failed[column.name] = F.col("texts")[column.source].isNotNull() & values[column.name].isNull()
+            text = F.col("texts")[column.source]
+            said = F.col("typed")[column.source] if column.source not in numbers else F.col(numbers[column.source])
+            values[column.name] = _json_value(said, text, column.type)
+            failed[column.name] = text.isNotNull() & values[column.name].isNull()
         named = reduce(or_, failed.values(), F.lit(False))
         broken = ~F.ltrim("value").startswith("{") | (F.col("typed")["_cdc_corrupt"].isNotNull() & ~named)
         first = F.when(broken, "malformed: the line is not a JSON object")
@@ -198,28 +203,32 @@ class Flat:
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
-def _typed(text: Expression, kind: str) -> Expression:
-    """Return text as a value of type `kind`; NULL if it is none, or only by leaving something out."""
-    if kind == "string":
-        return text.cast("string")
-    if kind == "binary":
-        return text.cast("binary")
-    if kind == "date":
-        return F.when(F.length(F.trim(text)) <= len("+00000-00-00"), text.try_cast("date"))
-    value = text.try_cast(kind)
-    if kind.startswith("decimal"):
-        precision, scale = (int(part) for part in kind[8:-1].split(","))
-        finer = text.try_cast(f"decimal(38,{38 - (precision - scale)})")
-        return F.when(finer == value, value)
-    return value
-
-
 def _json_type(kind: str) -> str:
     """Return the type to read a value of JSON as, which is then made a `kind`."""
+    if kind in _INTEGERS:
+        # Read as what it is, a number that does not fit would become another one.
+        return "bigint"
     if kind.startswith("decimal"):
-        precision, scale = (int(part) for part in kind[8:-1].split(","))
-        return f"decimal(38,{38 - (precision - scale)})"
+        # As text, a number would pass through a float; as a decimal, it would be rounded.
+        return "variant"
+    if kind == "float":
+        return "double"
     return "string" if kind in ("date", "timestamp", "timestamp_ntz", "binary") else kind
+
+
+def _number_text(value: Expression) -> Expression:
+    """Return what a variant says; NULL for a number of more digits than any decimal has: it was made a float."""
+    lost = F.col("value").rlike(r"[0-9.]{39,}") & (F.schema_of_variant(value) == "DOUBLE")
+    return F.when(~lost, F.variant_get(value, "$", "string"))
+
+
+def _json_value(said: Expression, text: Expression, kind: str) -> Expression:
+    """Return as a `kind` what was read as `_json_type` says, variants as text; NULL if it is none."""
+    if kind in ("float", "double"):
+        # Of a number that does not fit, the text is a word in quotes; of the word itself it has none.
+        beyond = ~infinite(said) | text.startswith('"')
+        return F.when(~(infinite(said.cast(kind)) & beyond), said.cast(kind))
+    return said if _json_type(kind) == kind else typed(said, kind)
 
 
 def _sortable(value: Expression, kind: str) -> Expression:
@@ -231,7 +240,7 @@ def _sortable(value: Expression, kind: str) -> Expression:
     elif kind in ("timestamp", "timestamp_ntz"):
         number = F.unix_micros(value.cast("timestamp"))
     elif kind.startswith("decimal"):
-        return _digits(value, int(kind[8:-1].split(",")[1]))
+        return _digits(value, scale_of(kind))
     else:
         return F.lower(F.hex(value))
     return fixed(number.cast("bigint").bitwiseXOR(F.lit(-(1 << 63))))

@@ -31,6 +31,7 @@ class Digest(Protocol):
     """A hash that is fed piece by piece."""
 
     def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
 
 
 class _Unreadable(Exception):
@@ -41,9 +42,10 @@ def examine(file: BinaryIO, name: str, kind: str, encoding: str, max_row_bytes: 
     """Look at every byte of `file`, whose name says how it is packed; an OSError if it cannot be read."""
     digest = hashlib.sha256()
     if kind == "parquet":
-        for piece in iter(lambda: file.read(_PIECE), b""):
-            digest.update(piece)
-        return _parquet(file, digest.hexdigest())
+        return _parquet(file, _rest(file, digest))
+    if ending := next((ending for ending in _REFUSED if name.endswith(ending)), ""):
+        problem = f"malformed: what ends with {ending} is not read; pack it as .gz or .zst"
+        return Examined(_rest(file, digest), 1, problem=problem)
     found = _Text(kind, encoding, max_row_bytes)
     packed = next((ending for ending in _UNPACK if name.endswith(ending)), "")
     problem = ""
@@ -53,11 +55,17 @@ def examine(file: BinaryIO, name: str, kind: str, encoding: str, max_row_bytes: 
         found.end()
     except _Unreadable as error:
         problem = str(error)
-    for piece in iter(lambda: file.read(_PIECE), b""):
-        digest.update(piece)
+    sha256 = _rest(file, digest)
     whole = kind == "csv" and (found.quoted_break or found.wide or bool(packed))
     header, trouble = found.header() if kind == "csv" and not problem else ("", problem)
-    return Examined(digest.hexdigest(), max(found.lines, 1), header, whole, found.damaged, trouble, found.size)
+    return Examined(sha256, max(found.lines, 1), header, whole, found.damaged, trouble, found.size)
+
+
+def _rest(file: BinaryIO, digest: Digest) -> str:
+    """Hash what is left of a file; return the hash of all of it."""
+    for piece in iter(lambda: file.read(_PIECE), b""):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _plain(file: BinaryIO, digest: Digest, packed: str) -> Iterator[bytes]:
@@ -133,6 +141,8 @@ def _zstd(source: _Counted) -> Iterator[bytes]:
 
 _UNPACK = {".gz": _gzip, ".zst": _zstd}
 """How a file is packed, by the ending of its name."""
+_REFUSED = (".bz2", ".deflate", ".lz4", ".snappy")
+"""Spark would unpack these behind our back: what was counted and looked at here would be something else."""
 
 
 class _Text:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import groupby
@@ -29,6 +30,8 @@ from tailrace.spark.kinds import kind_of
 _CORRUPT = "_cdc_corrupt"
 _ALIKE = tuple[str, bool, bool]
 _PLAIN = re.compile(r"/[A-Za-z0-9._/=-]+")
+_NOTHING = uuid.uuid4().hex
+"""Stands for nothing between two commas; it differs from `""`, which is text, and from all that a file may say."""
 _PATTERN = frozenset("{}[]*?\\")
 
 
@@ -87,6 +90,10 @@ class Rows:
                 found = {c.name: c.type for c in widened(table, more, "files", (), firmly=True).columns}
         return found
 
+    def is_blank(self, entries: Sequence[Entry]) -> bool:
+        """Say whether files of JSON have no row at all; others say what their columns are without one."""
+        return self._kind == "ndjson" and self._lines(entries).isEmpty()
+
     def opened(self, entries: Sequence[Entry], envelope: Flat, table: Table) -> DataFrame:
         """Return the rows of `entries`, opened; see `Flat` for the columns."""
         parts = []
@@ -112,6 +119,7 @@ class Rows:
                 header="true",
                 encoding=self._encoding,
                 escape='"',
+                nullValue=_NOTHING,
                 multiLine=str(whole).lower(),
                 columnNameOfCorruptRecord=_CORRUPT,
                 maxCharsPerColumn=str(self._longest(entries)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
@@ -32,7 +32,7 @@ class Catalogue(Protocol):
     def latest(self, name: str) -> Entry | None: ...
     def newest(self, names: Sequence[str]) -> dict[str, Entry]: ...
     def states(self, names: Sequence[str]) -> dict[str, State]: ...
-    def placed(self, orders: Sequence[str]) -> Collection[str]: ...
+    def placed(self, orders: Sequence[str]) -> Mapping[str, str]: ...
     def followed(self) -> int | None: ...
     def follow(self, sequence: int) -> None: ...
     def repeated(self, numbers: Sequence[int]) -> set[int]: ...
@@ -47,6 +47,10 @@ class Catalogue(Protocol):
     def failed_everywhere(self, number: int) -> bool: ...
 
 
+class Unreadable(Retryable):
+    """One file cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
     """What a pipeline says of its feed."""
@@ -57,11 +61,13 @@ class Feed:
     max_reject_fraction: float = 0.1
     on_change: str = "halt"
     max_row_bytes: int = 32 * 1024 * 1024
+    sequence: tuple[tuple[str, str], ...] = ()
+    """The columns that rows are ordered by, with their types."""
 
     @property
     def identity(self) -> str:
-        """Return what must not change while a catalogue is in use."""
-        return json.dumps([str(self.directory.place), self.kind, self.directory.order])
+        """Return what must not change while a catalogue is in use; positions of two sequences cannot be compared."""
+        return json.dumps([str(self.directory.place), self.kind, self.directory.order, *self.sequence])
 
     def examine(self, name: str, state: State) -> Examined | None:
         """Look at every byte of a file; `None` if it is no longer, or not yet, what it was."""
@@ -72,7 +78,7 @@ class Feed:
         except (Changed, FileNotFoundError):
             return None
         except OSError as error:
-            raise Retryable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
+            raise Unreadable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
         # What grew meanwhile was perhaps read in part.
         return content if place.states([name]).get(name) == state else None
 
@@ -116,11 +122,11 @@ class Intake:
             self._scanned = (ended, ended - began)
 
     def _content(self, seen: Seen, have: Entry | None) -> Examined | None:
-        """Return what a file holds; `None` if it changes while it is looked at, so that it is not whole yet."""
+        """Return what a file holds; `None` if it changes while it is looked at, or cannot be read, now."""
         if have is not None and have.state == seen.state:
             content: Examined | None = have.content
         else:
-            content = self.feed.examine(seen.name, seen.state)
+            content = self._examined(seen)
         if content is not None and seen.sha256 and seen.sha256 != content.sha256:
             raise Halt(
                 "file-changed",
@@ -128,6 +134,16 @@ class Intake:
                 "The file is not the one that was sent. Put the right one there; it then goes on.",
             )
         return content
+
+    def _examined(self, seen: Seen) -> Examined | None:
+        try:
+            return self.feed.examine(seen.name, seen.state)
+        except Unreadable as error:
+            if seen.listed:
+                raise
+            # It stays new: the next look tries it again.
+            self.feed.directory.pass_over(seen.name, str(error))
+            return None
 
     def _taken(self, seen: Seen, content: Examined, have: Entry | None) -> Seen | None:
         """Return a file as it is to be entered; `None` if it is known."""
@@ -155,8 +171,9 @@ class Intake:
             raise Halt(
                 "feed-changed",
                 f"the feed was {said}, and the pipeline says {self.feed.identity} now",
-                "Files of two feeds cannot be told apart by their names. Put path, format and order back, or run "
-                "cdc undeploy <file> and then cdc run <file>, which reads the new feed from its beginning.",
+                "Files of two feeds, or rows of two sequences, cannot be put in one order. Put path, format, order and "
+                "sequence_by back, or run cdc undeploy <file> and then cdc run <file>, which reads the feed from its "
+                "beginning.",
             )
         self._known = True
 

@@ -11,14 +11,15 @@ what is new only.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal, Protocol, TypeVar
 
-from tailrace.core.errors import Retryable
+from tailrace.core.errors import Halt, Retryable
 from tailrace.core.feed import Seen, State, manifest_order, modified_order, name_order, next_version, version_of
 from tailrace.log._manifests import ENDING, Manifest, Manifests
 from tailrace.log._place import Found, Place
@@ -35,8 +36,8 @@ class Known(Protocol):
         """Return what files were when they were taken last."""
         ...
 
-    def placed(self, orders: Sequence[str]) -> Collection[str]:
-        """Return those of `orders` at which a file was taken."""
+    def placed(self, orders: Sequence[str]) -> Mapping[str, str]:
+        """Return those of `orders` at which a file was taken, with its name."""
         ...
 
     def followed(self) -> int | None:
@@ -52,7 +53,11 @@ class Directory:
     pattern: str = "*"
     order: Order = "name"
     stable_seconds: float = 0.0
+    warn: Callable[[str], None] = lambda _: None
+    _warned: set[str] = field(default_factory=set)
     _first_seen: dict[str, tuple[State, float]] = field(default_factory=dict)
+    _hashes: dict[str, str] = field(default_factory=dict)
+    """Of files that manifests name and that were not taken yet, where manifests do not give the order."""
     _manifests: Manifests = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,19 +69,28 @@ class Directory:
         manifests = self._manifests.read(listing, known.followed() if self.order == "manifest" else -1)
         if self.order == "manifest":
             return self._listed(manifests, {found.name: found.state for found in new}, known)
-        hashes = {name: digest for manifest in manifests for name, digest in manifest.files}
+        for manifest in manifests:
+            self._hashes.update(manifest.files)
+        self._manifests.done()
+        data = [found for found in new if self._is_data(found.name)]
         ready = []
-        for name, state in new:
-            whole = name in hashes or f"{name}{_DONE}" in sidecars or self._is_stable(name, state)
-            if self._is_data(name) and whole:
-                self._first_seen.pop(name, None)
+        for name, state in data:
+            if name in self._hashes or f"{name}{_DONE}" in sidecars or self._is_stable(name, state):
                 order = name_order(name) if self.order == "name" else modified_order(state.modified_ns, name)
-                ready.append(Seen(name, state.size, state.modified_ns, order, hashes.get(name, ""), state.tag))
+                ready.append(Seen(name, state.size, state.modified_ns, order, self._hashes.get(name, ""), state.tag))
+        waiting = {found.name for found in data} - {seen.name for seen in ready}
+        self._first_seen = {name: seen for name, seen in self._first_seen.items() if name in waiting}
         return sorted(ready, key=lambda seen: seen.order)
 
     def followed(self) -> int | None:
         """Take note that all that `ready` returned was taken; return the number of the last manifest."""
         return self._manifests.done()
+
+    def pass_over(self, name: str, why: str) -> None:
+        """Say once that a file is not taken as it is."""
+        if name not in self._warned:
+            self._warned.add(name)
+            self.warn(f"file {json.dumps(name)} is passed over: {why}")
 
     def _new(self, known: Known) -> tuple[list[Found], set[str], list[Found]]:
         """Return files that are new or changed, and the sidecars and manifests."""
@@ -86,14 +100,20 @@ class Directory:
         for some in _batches(self.place.files()):
             data = []
             for found in some:
-                if found.name.endswith(_DONE):
+                if not _is_text(found.name):
+                    self.pass_over(found.name, "its name is not UTF-8")
+                elif found.name.endswith(_DONE):
                     sidecars.add(found.name)
                 elif found.name.endswith(ENDING):
                     manifests.append(found)
                 else:
                     data.append(found)
             have = known.states([found.name for found in data])
-            new += [found for found in data if have.get(found.name) != found.state]
+            for found in data:
+                if have.get(found.name) != found.state:
+                    new.append(found)
+                else:
+                    self._hashes.pop(found.name, None)
         return new, sidecars, manifests
 
     def _listed(self, manifests: Iterable[Manifest], new: Mapping[str, State], known: Known) -> list[Seen]:
@@ -103,6 +123,7 @@ class Directory:
         for manifest in manifests:
             orders = [manifest_order(manifest.sequence, index) for index in range(len(manifest.files))]
             placed = known.placed(orders)
+            _refuse_edited(manifest, orders, placed)
             fresh = [(*file, order) for file, order in zip(manifest.files, orders, strict=True) if order not in placed]
             states = self.place.states([name for name, _, _ in fresh])
             for name, digest, order in fresh:
@@ -139,6 +160,25 @@ def again(seen: Seen, have: str, order: Order) -> str:
     return (
         modified_order(seen.modified_ns, seen.name, version_of(have) + 1) if order == "modified" else next_version(have)
     )
+
+
+def _refuse_edited(manifest: Manifest, orders: Sequence[str], placed: Mapping[str, str]) -> None:
+    """Halt if another file was taken at the place of one that the manifest lists: it would be passed over."""
+    for (name, _), order in zip(manifest.files, orders, strict=True):
+        if placed.get(order, name) != name:
+            raise Halt(
+                "bad-manifest",
+                f'manifest "{manifest.name}" lists "{name}" where it listed "{placed[order]}" when that was taken',
+                "A manifest that was followed must not change. Put it back as it was, and list the file in a new one.",
+            )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 Thing = TypeVar("Thing")

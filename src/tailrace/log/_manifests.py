@@ -44,6 +44,7 @@ class Manifests:
         `followed` is the last one that was followed, `None` if none was; -1, if numbers mean nothing.
         """
         self._read = {name: self._one(name, state) for name, state in listing}
+        self._done &= self._read.keys()
         found = sorted((manifest for _, manifest in self._read.values()), key=lambda manifest: manifest.sequence)
         if followed == -1:
             return found
@@ -101,9 +102,9 @@ def _refuse_gaps(found: Sequence[Manifest], followed: int | None) -> None:
 
 
 def _number(sequence: Any) -> int:
-    if (number := int(sequence)) < 0:
-        raise ValueError(number)
-    return number
+    if type(sequence) is not int or sequence < 0:
+        raise ValueError(sequence)
+    return int(sequence)
 
 
 def _below(name: object, manifest: str) -> str:

@@ -37,6 +37,7 @@ from tailrace.log._heart import Heart
 from tailrace.log._inferred import widened
 from tailrace.log._intake import Catalogue, Feed, Intake, changed
 from tailrace.log._place import Changed, Lent
+from tailrace.log._unfit import Unfit, problem_of, refuse_odd_names, refuse_passing
 from tailrace.log.slice import Contents
 from tailrace.spark.frame import frame
 
@@ -81,6 +82,7 @@ class FileLog:
         self.name = name
         self.epoch = epoch
         self.envelope = envelope
+        self.only_topic = envelope.table
         self._feed = feed
         self._intake = Intake(feed, catalogue)
         self._catalogue = catalogue
@@ -161,15 +163,14 @@ class FileLog:
         try:
             try:
                 piece, found = self._read(after, entries[-1].last, good, lent, beat.stop)
-            except (Py4JError, PySparkException) as error:
-                self._refuse_broken_spark(error)
+            except (Unfit, Py4JError, PySparkException) as error:
+                self._refuse_other_faults(error, good, lent)
                 if len(entries) > 1:
                     # One of them is at fault; which, is found by halving.
                     lent.release()
                     return self._open(after, entries[: len(entries) // 2], beat)
-                said = " ".join(str(error).split())[:300]
-                outcomes.append(Outcome(entries[0].number, problem=f"malformed: the file cannot be read: {said}"))
-                piece, found = self._read(after, entries[-1].last, [], lent, beat.stop)
+                found = [Outcome(entries[0].number, problem=problem_of(error))]
+                piece = self._without_rows(after, entries[-1].last, (), lent, beat.stop)
         except BaseException:
             lent.release()
             raise
@@ -243,11 +244,10 @@ class FileLog:
         absent = {e.number: problem for e in entries if (problem := rows.absent(e, self.envelope))}
         outcomes = [Outcome(number, problem=problem) for number, problem in absent.items()]
         entries = [entry for entry in entries if entry.number not in absent]
-        if not entries:
-            stop()
-            lent.release()
-            return FileSlice(after, upto, Contents(), lambda session: frame(session, [], "x int")), outcomes
-        table = self._learn(rows, entries)
+        table = self._learn(rows, entries) if entries else None
+        if table is None:
+            none = tuple((entry, Outcome(entry.number)) for entry in entries)
+            return self._without_rows(after, upto, none, lent, stop), [*outcomes, *(outcome for _, outcome in none)]
         kept = rows.opened(entries, self.envelope, table).persist(StorageLevel.MEMORY_AND_DISK)
         view = f"tailrace_slice_{uuid.uuid4().hex}"
 
@@ -284,9 +284,20 @@ class FileLog:
             drop,
             tuple((entry, fine[entry.number]) for entry in entries if entry.number in fine),
             self._feed.directory.order,
-            lambda fates: self._catalogue.expect(self._target, self._worker, fates),
+            self._expect,
         )
         return piece, [*outcomes, *found]
+
+    def _without_rows(
+        self, after: int, upto: int, files: tuple[tuple[Entry, Outcome], ...], lent: Lent, stop: Callable[[], None]
+    ) -> FileSlice:
+        lent.release()
+        nothing = Contents(), lambda session: frame(session, [], "x int")
+        # The claim is kept until the slice is released: what became of its files is still to be noted.
+        return FileSlice(after, upto, *nothing, drop=stop, files=files, note=self._expect)
+
+    def _expect(self, fates: Sequence[Fate]) -> None:
+        self._catalogue.expect(self._target, self._worker, fates)
 
     def _located(
         self, rows: Rows, entries: Sequence[Entry], stretches: Sequence[Row]
@@ -331,28 +342,34 @@ class FileLog:
             if (state := states.get(entry.name)) == entry.state:
                 continue
             have = self._catalogue.latest(entry.name)
-            if have is None or have.state != state:
+            if have is None or (have.state, have.content.sha256) != (state, entry.content.sha256):
                 raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
 
-    def _learn(self, rows: Rows, entries: Sequence[Entry]) -> Table:
-        """Return the table that the rows of `entries` go into: as declared, or as learned so far."""
+    def _learn(self, rows: Rows, entries: Sequence[Entry]) -> Table | None:
+        """Return the table that the rows of `entries` go into: as declared, or as learned so far.
+
+        `None`, if nothing was learned so far and there are no rows to learn from.
+        """
         if (declared := self.envelope.declared()) is not None:
             return declared
         stored = self._catalogue.about("table")
         have = table_from_json(json.loads(stored)) if stored else None
         found = {n: k for n, k in rows.kinds(entries).items() if n != self.envelope.operation_column}
+        if have is None and not found and rows.is_blank(entries):
+            return None
+        refuse_odd_names(have, found, self.envelope.keys)
         table = widened(have, found, self.envelope.table, self.envelope.keys, firmly=True)
-        for key in self.envelope.keys:
-            if key not in table.names():
-                raise Halt(
-                    "unknown-column", f'the files have no column "{key}", which cdc.keys names', "Mend cdc.keys."
-                )
         if table != have:
             self._catalogue.remember("table", json.dumps(table.to_json()))
         return table
 
-    def _refuse_broken_spark(self, error: Exception) -> None:
-        """Raise `error` if it is Spark that is broken, and not a file."""
+    def _refuse_other_faults(self, error: Exception, entries: Sequence[Entry], lent: Lent) -> None:
+        """Raise what is no fault of a file: it changed, the machine is at its limits, or Spark is broken."""
+        if isinstance(error, Unfit):
+            return
+        if lent.copies is None:
+            self._refuse_changing(entries)
+        refuse_passing(error, entries[0].name)
         try:
             self._own_session().range(1).count()
         except (Py4JError, PySparkException):

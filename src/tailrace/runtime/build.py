@@ -32,7 +32,7 @@ from tailrace.core.errors import Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
-from tailrace.runtime.inlet import Capturing, Opened, Renewing, open_inlet
+from tailrace.runtime.inlet import Audited, Capturing, Opened, Renewing, open_inlet
 from tailrace.runtime.lakehouse import Lakehouse
 from tailrace.runtime.letters import Letters
 from tailrace.runtime.maintenance import NowAndThen
@@ -134,6 +134,8 @@ class Pipeline:
         """
         sinks = self._drains.chosen(targets)
         self._drains.run_id = run_id or new_run_id()
+        if isinstance(self._inlet, Audited):
+            self._inlet.run_id = self._drains.run_id
         with only_one(self._folder), serving():
             tables = attempt(self._inlet.check, self._platform.retry, self._stop, report)
             self._drains.refuse_keyless(tables)

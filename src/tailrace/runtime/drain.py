@@ -60,6 +60,13 @@ class Pumped(Protocol):
         ...
 
 
+@runtime_checkable
+class Single(Protocol):
+    """A change log of one topic: the mark of its table says how far all of it was applied."""
+
+    only_topic: str
+
+
 Result = TypeVar("Result")
 
 
@@ -104,7 +111,16 @@ class Drain:
         the truth, so the log is read again from what that table has, and the marks of the other tables skip what they
         have. When the progress was lost, the log is read from its beginning; where that has expired, from what every
         table has. What is missing even then halts (`log-gap`, `resync-required`).
+
+        Where there is one table only, what its mark includes is not read again: it may be gone since the commit, though
+        a crash kept the progress from being saved.
         """
+        place = self._noted()
+        if isinstance(self.log, Single) and self.log.only_topic in self.tables:
+            return max(place, self._included(self.tables[self.log.only_topic].table))
+        return place
+
+    def _noted(self) -> int:
         at, noted = self.progress.load(self.target, self.log.name), self.progress.noted(self.target, self.log.name)
         tables = sorted({choice.table for choice in self.tables.values()})
         if at == -1:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.target import Target
+from tailrace.apply.versions import Versioned
 from tailrace.config.pipeline import Mode, OperationsConfig, PipelineConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control._audit_store import PostgresStore
@@ -27,9 +28,10 @@ from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Halt, Misconfigured, ResyncRequired
 from tailrace.core.feed import Entry, Examined, Seen
 from tailrace.core.table import Table
+from tailrace.envelopes._values import quoted
 from tailrace.envelopes.flat import Flat, Given
-from tailrace.log._intake import Feed
-from tailrace.log._listing import Directory
+from tailrace.log._intake import Feed, changed
+from tailrace.log._listing import Directory, again
 from tailrace.log._place import Place, open_place
 from tailrace.log.files import FileLog, here, shown
 from tailrace.log.slice import Slice
@@ -37,6 +39,8 @@ from tailrace.runtime.inlet import Opened, Tables
 from tailrace.sources.files import Options
 
 _KEYS_SHOWN = 20
+_VERSIONS_SEEN = 1000
+"""So many commits are looked through for the one that brought a file: each is a small file to read."""
 
 
 class FileFeed:
@@ -56,7 +60,7 @@ class FileFeed:
         self._platform = platform
         self._folder = folder
         self._spark = spark
-        self._run_id = uuid.uuid4().hex[:12]
+        self.run_id = ""
 
     def check(self) -> Tables:
         """Return the one table, once the feed is known to be there; whether it has keys is checked on loading."""
@@ -89,12 +93,12 @@ class FileFeed:
         return FileLog(
             life.log,
             life.epoch,
-            self._feed(),
+            self._feed(warn),
             self._envelope(),
             self.audit(life),
             self._spark,
             target,
-            self._run_id,
+            self.run_id,
             warn,
         )
 
@@ -110,14 +114,14 @@ class FileFeed:
                 "reads the feed from its beginning.",
             )
         for mark in marks:
-            audit.settle(target.name, mark, self._run_id)
+            audit.settle(target.name, mark, self.run_id)
         # The lock of the pipeline says that no other process of this machine is at work.
         audit.abandon(target.name, here())
         shutil.rmtree(self._copies, ignore_errors=True)
 
     def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
         """Note how far a target is."""
-        self.audit(life).settle(target, reached[target], self._run_id)
+        self.audit(life).settle(target, reached[target], self.run_id)
 
     def head(self, life: Life | None) -> int:
         """Return the last offset of the files that were taken; what has come since is not looked for."""
@@ -162,28 +166,33 @@ class FileFeed:
         if life is None:
             return {**about, "targets": [], "files": []}
         audit, targets = self.audit(life), self._targets()
-        files = [row for row in audit.rows(targets) if every or row["state"] != "committed"]
-        return {**about, "targets": audit.counts(targets), "files": files}
+        return {**about, "targets": audit.counts(targets), "files": audit.rows(targets, every=every)}
 
     def requeue(self, life: Life | None, what: str | None, *, failed: bool, dry_run: bool) -> list[dict[str, object]]:
         """Enter files again, at the end: those that failed, or the one called `what`. Their order stays."""
         if life is None:
             raise _unknown(what or "--failed")
         audit = self.audit(life)
-        chosen = audit.failed() if failed else list({(e.name, e.order): e for e in audit.find(what or "")}.values())
+        chosen = audit.failed() if failed else audit.standing(audit.find(what or ""))
         if not chosen and not failed:
             raise _unknown(what)
-        self._refuse_doubling(audit, [entry.number for entry in chosen])
-        new = list(self._again(chosen))
-        if not dry_run:
-            audit.enter(new)
-        told = zip(chosen, new, strict=True)
-        return [{**shown(entry), "sha256": content.sha256, "requeued": not dry_run} for entry, (_, content, _) in told]
+        new = list(self._again(audit, chosen))
+        appending = [sink.sink_id for sink in self._pipeline.enabled_sinks if sink.mode is Mode.APPEND]
+        if dry_run:
+            audit.refuse_doubling([number for _, (_, _, number) in new], appending)
+        else:
+            audit.enter((one for _, one in new), appending)
+        return [{**shown(e), "sha256": content.sha256, "requeued": not dry_run} for e, (_, content, _) in new]
 
-    def _again(self, chosen: Sequence[Entry]) -> Iterator[tuple[Seen, Examined, int]]:
-        """Yield entries as they are to be entered again: at their place in the order, with what the files hold now."""
+    def _again(self, audit: Audit, chosen: Sequence[Entry]) -> Iterator[tuple[Entry, tuple[Seen, Examined, int]]]:
+        """Yield entries, each as it is to be entered again: at its place in the order, with what the file holds now.
+
+        Other content in the place of what was taken would be taken for what the targets have: it comes after it, or
+        halts. What was replaced is left to the entry that it was replaced by.
+        """
         feed = self._feed()
         states = feed.directory.place.states([entry.name for entry in chosen])
+        newest = audit.newest([entry.name for entry in chosen])
         for entry in chosen:
             state = states.get(entry.name)
             content = feed.examine(entry.name, state) if state else None
@@ -193,41 +202,55 @@ class FileFeed:
                     f'file "{entry.name}" is not there, or changes while it is read',
                     "Put the file there, whole, and run the command again. Nothing was changed.",
                 )
-            yield Seen(entry.name, state.size, state.modified_ns, entry.order, tag=state.tag), content, entry.number
-
-    def _refuse_doubling(self, audit: Audit, numbers: Sequence[int]) -> None:
-        """Refuse to repeat what a table of events has: nothing there tells a repeat from a new event."""
-        sinks = [sink.sink_id for sink in self._pipeline.enabled_sinks if sink.mode is Mode.APPEND]
-        for row in audit.rows(sinks, numbers):
-            if row["state"] == "committed":
-                raise Misconfigured(
-                    "already-applied",
-                    f'target "{row["target"]}" has the events of file "{row["file"]}" already, and keeps each event',
-                    "Its events would be there twice. Send what is missing in a file of its own.",
-                )
+            seen = Seen(entry.name, state.size, state.modified_ns, entry.order, tag=state.tag)
+            last = newest[entry.name]
+            if content.sha256 == entry.content.sha256 or audit.failed_everywhere(entry.number):
+                yield entry, (seen, content, entry.number)
+            elif feed.on_change != "apply":
+                raise changed(entry, content)
+            elif content.sha256 != last.content.sha256:
+                yield entry, (replace(seen, order=again(seen, last.order, feed.directory.order)), content, -1)
+            elif last not in chosen:
+                raise changed(entry, content)
 
     def lineage(self, life: Life | None, what: str, opened: Sequence[Target]) -> list[dict[str, object]]:
         """Return what became of a file in each target: state, commit, and how many rows are as it left them."""
-        entries = self.audit(life).find(what) if life else []
+        entries = {entry.number: entry for entry in self.audit(life).find(what)} if life else {}
         if life is None or not entries:
             raise _unknown(what)
-        orders = {entry.number: entry.order for entry in entries}
         found = []
-        for row in self.audit(life).rows(self._targets(), list(orders)):
+        for row in self.audit(life).rows(self._targets(), list(entries)):
             target = next(t for t in opened if t.name == row["target"])
-            found.append({**row, **self._rows_of(target, orders[int(str(row["number"]))])})
+            entry = entries[int(str(row["number"]))]
+            commit = self._commit_of(target, life.log, entry) if row["state"] == "committed" else None
+            # The rows of a repeat have the very places of what it repeats: they are of the entry that was applied.
+            applied = row["state"] == "committed" and row["applied"] != 0
+            rows = self._rows_of(target, entry.order) if applied else {"rows_now": 0, "keys": []}
+            found.append({**row, "commit": commit, **rows})
         return found
+
+    def _commit_of(self, target: Target, log: str, entry: Entry) -> int | None:
+        """Return the first version of the table that includes a file; `None` if that is not known, or no longer."""
+        if not isinstance(target, Versioned):
+            return None
+        versions = target.versions(self._options.table, _VERSIONS_SEEN)
+        with_it = [n for n, v in enumerate(versions) if v.mark and v.mark.log == log and v.mark.offset >= entry.last]
+        # Before the first that has it there is one that has not, or the first one is gone.
+        return versions[with_it[-1]].id if with_it and with_it[-1] + 1 < len(versions) else None
 
     def _rows_of(self, target: Target, order: str) -> dict[str, object]:
         table = self._options.table
         have: Table | None = target.have(table)
-        if have is None or not have.keys:
+        if have is None:
             return {"rows_now": None, "keys": []}
-        known = target.known(table)  # which starts Spark: there are no expressions before
-        ends = F.substring("_cdc_position", -(len(order) + 18), len(order) + 2) == f".{order}."
-        mine = known.where(ends & F.col("_cdc_alive"))
-        named = [F.col("`" + key.replace("`", "``") + "`").cast("string") for key in have.keys]
-        sample = mine.select(*named).orderBy(*named).limit(_KEYS_SHOWN).collect()
+        mode = next(sink.mode for sink in self._pipeline.enabled_sinks if sink.sink_id == target.name)
+        # Either starts Spark: there are no expressions before.
+        rows = target.known(table) if mode is Mode.SCD1 else target.current(table)
+        mine = rows.where(F.substring("_cdc_position", -(len(order) + 18), len(order) + 2) == f".{order}.")
+        if mode is Mode.SCD1:
+            mine = mine.where("_cdc_alive")
+        named = [F.col(quoted(key)).cast("string") for key in have.keys]
+        sample = mine.select(*named).distinct().orderBy(*named).limit(_KEYS_SHOWN).collect() if named else []
         return {"rows_now": mine.count(), "keys": [list(row) for row in sample]}
 
     # -- parts
@@ -242,15 +265,17 @@ class FileFeed:
     def _place(self) -> Place:
         return open_place(self._options.path, self._options.store(), self._copies)
 
-    def _feed(self) -> Feed:
+    def _feed(self, warn: Callable[[str], None] = lambda _: None) -> Feed:
         options = self._options
+        kinds = {column.name: column.type for column in options.columns}
         return Feed(
-            Directory(self._place(), options.file_pattern, options.order, options.stable_seconds),
+            Directory(self._place(), options.file_pattern, options.order, options.stable_seconds, warn),
             options.format,
             options.encoding,
             options.max_reject_fraction,
             options.on_change,
             self._platform.limits.max_event_bytes,
+            tuple((name, kinds[name]) for name in self._pipeline.cdc.sequence),
         )
 
     def _envelope(self) -> Flat:

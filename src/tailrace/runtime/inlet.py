@@ -72,6 +72,13 @@ class Capturing(Protocol):
 
 
 @runtime_checkable
+class Audited(Protocol):
+    """An inlet that notes which run did what."""
+
+    run_id: str
+
+
+@runtime_checkable
 class Renewing(Protocol):
     """A source that can read some of its tables anew while the others go on."""
 

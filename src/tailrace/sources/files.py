@@ -122,6 +122,12 @@ class Options(BaseModel):
         return columns
 
     @model_validator(mode="after")
+    def _has_an_encoding(self) -> Options:
+        if self.format != "csv" and self.encoding != "utf-8":
+            raise ValueError(f"encoding is for CSV; {self.format} is always utf-8, so leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _has_whole_key(self) -> Options:
         if (self.s3_access_key_id is None) is not (self.s3_secret_access_key is None):
             raise ValueError("s3_access_key_id and s3_secret_access_key belong together")

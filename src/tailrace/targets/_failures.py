@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.spark.causes import causes_of, no_room
+
+__all__ = ["LIBRARY_ERRORS", "Format", "causes_of"]
 
 LIBRARY_ERRORS = (Py4JError, PySparkException, OSError)
 """What a call into Spark may raise; an OSError is the connection to the JVM."""
 
-_DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _STORAGE = ("java.io.", "java.net.", "org.apache.hadoop.fs.")
 
 
@@ -38,7 +39,7 @@ class Format:
         if isinstance(error, Py4JNetworkError | ConnectionError):
             return Retryable("spark-lost", f"Spark went away while {what}", "It is started again for the next try.")
         causes = causes_of(error)
-        if any(phrase in text for _, text in causes for phrase in _DISK_FULL):
+        if no_room(causes):
             return Retryable(
                 "disk-full",
                 f"there was no space left while {what}",
@@ -72,16 +73,6 @@ class Format:
             raise
         except LIBRARY_ERRORS as error:
             raise self.translate(error, f'{what} of table "{table}"') from error
-
-
-def causes_of(error: Exception) -> list[tuple[str, str]]:
-    """Return class and text of what `error` stands for, and of what caused that, in order."""
-    java: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    found: list[tuple[str, str]] = []
-    while java is not None and len(found) < 20:
-        found.append((str(java.getClass().getName()), str(java.getMessage() or "")))
-        java = java.getCause()
-    return found or [(type(error).__name__, str(error))]
 
 
 def _condition(error: Exception) -> str:
