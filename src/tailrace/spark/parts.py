@@ -51,7 +51,7 @@ def _take(address: tuple[int, str], waiting: _Waiting) -> None:
             # Last comes the order of the parts, which is not asked for.
             if isinstance(part, pa.RecordBatch):
                 waiting.add(part)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it is raised in the other thread
         waiting.broken = error
     finally:
         waiting.end()
