@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.envelopes import rows as landed_rows
+from tailrace.envelopes.message import header
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,7 @@ class Slice:
 
 def written_with() -> Column:
     """Return the fingerprint of the schema that a row was written with; empty if it names none."""
-    header = F.filter("headers", lambda h: h["key"] == landed_rows.SCHEMA_HEADER)
-    return F.coalesce(F.try_element_at(header, F.lit(1))["value"].cast("string"), F.lit(""))
+    return F.coalesce(header(landed_rows.SCHEMA_HEADER).cast("string"), F.lit(""))
 
 
 def total(parts: Iterable[Contents]) -> Contents:
