@@ -3,9 +3,9 @@
 Nothing here is shared with the product, so nothing here can share its mistakes. `Scd1` applies one batch after
 another to a dictionary; `Scd2` keeps every event it ever accepted and tells the whole history of a key anew.
 
-At one sequence one event of a key counts: a delete, else the greatest row as it was sent. NULL is the smallest
-value, and a column a partial image leaves out is smaller still. Columns it leaves out, and NULLs under
-`ignore_nulls`, are then taken from the row as it stands just before.
+At one sequence one event of a key counts: a delete, else a complete row, else a partial image, of several the greatest
+as it was sent. NULL is the smallest value, and a column a partial image leaves out is smaller still. Columns it leaves
+out, and NULLs under `ignore_nulls`, are then taken from the row as it stands just before.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def ties(events: Iterable[Event]) -> list[list[Event]]:
 def winner(tied: list[Event], row: Row | None) -> Event | None:
     """The one that counts, or None when all are partial images and there is no row to complete them from."""
     deletes = [event for event in tied if event.delete]
-    usable = [event for event in tied if row is not None or not event.unchanged]
-    return max(deletes or usable, key=_rank, default=None)
+    complete = [event for event in tied if not event.unchanged]
+    partial = tied if row is not None else []
+    return max(deletes or complete or partial, key=_rank, default=None)
 
 
 def _rank(event: Event) -> tuple[tuple[bool, bool, Any], ...]:
@@ -112,8 +113,8 @@ class Scd2:
     """Every record of each key, with the sequences it starts and ends at.
 
     A partial image is rejected, and forgotten, if its life (what follows a delete) holds no complete event at or
-    before it. Should a delete that comes late cut off one accepted earlier, it is out of sight until a complete event
-    comes.
+    before it, unless one at its very sequence was accepted before. Should a delete that comes late cut off one accepted
+    earlier, it is out of sight until a complete event comes.
     """
 
     def __init__(self, tracked: list[str] | None = None, *, ignore_nulls: bool = False) -> None:
@@ -131,8 +132,8 @@ class Scd2:
         rejected = 0
         for key, events in came.items():
             known = self._events.setdefault(key, [])
-            told = {sequence for sequence, _ in self._told([*known, *events])}
-            accepted = [event for event in events if event.sequence in told]
+            taken = {sequence for sequence, _ in self._told([*known, *events])} | {event.sequence for event in known}
+            accepted = [event for event in events if event.sequence in taken]
             known.extend(accepted)
             rejected += len(events) - len(accepted)
         return rejected

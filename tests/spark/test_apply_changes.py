@@ -21,27 +21,14 @@ from tailrace.targets.delta import open_table
 from tailrace.targets.delta.table import DeltaTable
 from tailrace.targets.delta.tombstones import Tombstones
 from tests.contracts.target import ITEMS, put, rows_of
+from tests.spark.applied import SCHEMA, apply, feed, rows
 
-SCHEMA = "id int, name string, size int, seq bigint, op string"
 NINES = "9" * 37
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
     return f"delta:{tmp_path}/table"
-
-
-def feed(spark: SparkSession, *rows: tuple[Any, ...], schema: str = SCHEMA) -> DataFrame:
-    return frame(spark, rows, schema)
-
-
-def apply(source: DataFrame, target: str, **options: Any) -> tailrace.ApplyResult:
-    given = {"apply_as_deletes": "op = 'd'", "except_column_list": ["seq", "op"], **options}
-    return tailrace.apply_changes(source, target, keys=["id"], sequence_by="seq", **given)
-
-
-def rows(target: str, *names: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in tailrace.read(target).select(*(names or ["*"])).collect()), key=str)
 
 
 def test_every_row_is_accounted_for(spark: SparkSession, target: str) -> None:
@@ -175,22 +162,6 @@ def test_null_updates_keep_what_the_row_has(spark: SparkSession, target: str) ->
     assert rows(target) == [(1, None, 9), (2, None, None)]
     apply(feed(spark, (1, None, None, 60, "u")), target, ignore_null_updates_column_list=["size"])
     assert rows(target) == [(1, None, 9), (2, None, None)]
-
-
-@pytest.mark.parametrize("scd_type", [1, 2])
-def test_a_partial_image_without_its_row_is_rejected_by_name(spark: SparkSession, target: str, scd_type: int) -> None:
-    schema = f"{SCHEMA}, _cdc_unchanged array<string>"
-    first = feed(spark, (1, "a", 1, 10, "u", []), (2, None, 5, 10, "u", ["name"]), schema=schema)
-    done = apply(first, target, stored_as_scd_type=scd_type)
-    assert (done.applied, done.rejected) == (1, 1)
-    assert done.rejects is not None
-    assert [row["_cdc_problem"] for row in done.rejects.collect()] == ["unchanged-without-row: no value for name"]
-    more = feed(
-        spark, (1, None, 2, 20, "u", ["name"]), (3, "c", 1, 1, "u", []), (3, None, 2, 2, "u", ["name"]), schema=schema
-    )
-    assert apply(more, target, stored_as_scd_type=scd_type).rejected == 0
-    current = tailrace.read(target) if scd_type == 1 else tailrace.read(target).where("__END_AT IS NULL")
-    assert sorted(tuple(row) for row in current.select("id", "name", "size").collect()) == [(1, "a", 2), (3, "c", 2)]
 
 
 def test_a_batch_that_was_applied_is_not_read_again(spark: SparkSession, target: str) -> None:

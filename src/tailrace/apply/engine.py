@@ -146,8 +146,7 @@ def judge_creates(rows: DataFrame, names: Sequence[str], included: Expression) -
 
     What the target has `included` already was judged when it was applied; its old row is gone now.
     """
-    left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, names)))
-    partial = (column(OP) == Op.CREATE.value) & (F.size(left_out) > 0) & ~included
+    partial = (column(OP) == Op.CREATE.value) & leaves_out(names) & ~included
     return rows.withColumn(PROBLEM, F.coalesce(column(PROBLEM), F.when(partial, without_row())))
 
 
@@ -164,7 +163,7 @@ def judge_partials(
 
     A row is there if its key is among those `alive` in the target and no change before has deleted it, or
     if a change before it, since the last delete, carried all of them. With `deletes_stay`, a deleted row is
-    still there.
+    still there, and a delete makes one that was not.
     """
     keys = [column(key) for key in table.keys]
     if alive is None:
@@ -177,11 +176,16 @@ def judge_partials(
     ends = F.lit(False) if deletes_stay else deleted
     lives = F.sum(ends.cast("int")).over(Window.partitionBy(*keys).orderBy(order).rowsBetween(*here))
     changes = changes.withColumn("_cdc_life", lives)
-    left_out = F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)))) > 0
-    based = F.max(~deleted & ~left_out).over(Window.partitionBy(*keys, "_cdc_life").orderBy(order).rowsBetween(*here))
+    makes = (deleted | ~leaves_out(required)) if deletes_stay else (~deleted & ~leaves_out(required))
+    based = F.max(makes).over(Window.partitionBy(*keys, "_cdc_life").orderBy(order).rowsBetween(*here))
     orphan = ~deleted & ~based & ~(F.col("_cdc_alive") & (F.col("_cdc_life") == 0))
     problem = F.coalesce(column(PROBLEM), F.when(orphan, without_row()))
     return changes.withColumn(PROBLEM, problem).drop("_cdc_alive", "_cdc_life")
+
+
+def leaves_out(required: Sequence[str]) -> Expression:
+    """Say of a change whether it leaves out one of the columns `required`."""
+    return F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)).cast("array<string>"))) > 0
 
 
 def without_row() -> Expression:
@@ -224,13 +228,25 @@ def in_log_order() -> Expression:
     return F.struct(column(POSITION), column(OFFSET))
 
 
-def by_content(table: Table) -> Expression:
-    """Order changes of one key by position, of equal ones a delete last, else the greatest row.
+def by_content(table: Table, required: Sequence[str] | None = None) -> Expression:
+    """Order changes of one key by position, of equal ones a delete last, else a whole row, else the greatest.
 
-    So the newest never depends on the order in which Spark happens to read.
+    So the newest never depends on the order in which Spark happens to read. Without `required`, no change leaves
+    columns out; one that leaves out some of them is not whole.
     """
-    values = (comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(table.columns))
-    return F.struct(column(POSITION), (column(OP) == Op.DELETE.value).alias("d"), *values)
+    rank = [(column(OP) == Op.DELETE.value).alias("d")]
+    if required is None:
+        values = [comparable(column(c.name), c.type) for c in table.columns]
+    else:
+        rank.append((~leaves_out(required)).alias("w"))
+        values = [given(c) for c in table.columns]
+    return F.struct(column(POSITION), *rank, *(value.alias(f"v{n}") for n, value in enumerate(values)))
+
+
+def given(c: Column) -> Expression:
+    """Return the value of a column as it counts in a tie: one that is left out is less than NULL, whatever it holds."""
+    said = ~F.array_contains(column(UNCHANGED), c.name)
+    return F.struct(said.alias("said"), F.when(said, comparable(column(c.name), c.type)).alias("value"))
 
 
 def comparable(value: Expression, kind: str) -> Expression:

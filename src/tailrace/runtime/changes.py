@@ -161,6 +161,7 @@ class _Application:
             suit(ours, seen.get["rows"])
             events = ours.table(view)
         tracked = tuple(self._named[name] for name in arguments.tracked)
+        required = tuple(self._named[name] for name in arguments.required)
         flow = Flow(
             self._target,
             arguments.mode,
@@ -168,10 +169,10 @@ class _Application:
             self._shape,
             self._have is not None,
             self._mark,
-            engine.by_content(self._shape),
+            engine.by_content(self._shape, required if arguments.partial else None),
             self._reject,
             partial=arguments.partial,
-            required=tuple(self._named[name] for name in arguments.required),
+            required=required,
             truncates=arguments.truncates is not None,
             kept=True,
             alone=True,
