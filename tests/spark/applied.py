@@ -29,4 +29,4 @@ def apply(source: DataFrame, target: str, **options: Any) -> tailrace.ApplyResul
 
 
 def rows(target: str, *names: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in tailrace.read(target).select(*(names or ["*"])).collect()), key=str)
+    return sorted((tuple(row) for row in tailrace.read(target).selectExpr(*(names or ["*"])).collect()), key=str)
