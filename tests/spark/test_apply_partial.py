@@ -59,6 +59,26 @@ def test_what_stands_in_a_column_that_is_left_out_does_not_decide_a_tie(spark: S
     assert rows(target) == [(1, "a", 2)]
 
 
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_columns_that_are_left_out_are_found_in_any_case_and_unknown_ones_are_rejected(
+    spark: SparkSession, target: str, scd_type: int
+) -> None:
+    options = {"stored_as_scd_type": scd_type, "track_history_column_list": ["name", "size"] if scd_type == 2 else None}
+    apply(feed(spark, (1, "a", 0, 5, "u", []), (2, "b", 0, 5, "u", None), schema=PARTIAL), target, **options)
+    odd = [
+        (1, None, 1, 10, "u", ["NAME", None, "op"]),
+        (2, None, 1, 10, "u", ["nam"]),
+        (2, None, 1, 11, "d", ["nobody"]),
+    ]
+    done = apply(feed(spark, *odd, schema=PARTIAL), target, **options)
+    assert (done.applied, done.rejected) == (2, 1)
+    assert done.rejects is not None
+    reasons = [row["_cdc_problem"] for row in done.rejects.collect()]
+    assert reasons == ['unknown-column: _cdc_unchanged names "nam", which is not there']
+    current = tailrace.read(target) if scd_type == 1 else tailrace.read(target).where("__END_AT IS NULL")
+    assert [tuple(row) for row in current.select("id", "name", "size").collect()] == [(1, "a", 1)]
+
+
 def test_a_late_delete_takes_what_leaned_on_the_row_out_of_sight(spark: SparkSession, target: str) -> None:
     def put(*given: tuple[Any, ...]) -> tailrace.ApplyResult:
         return apply(feed(spark, *given, schema=PARTIAL), target, stored_as_scd_type=2)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
@@ -198,23 +198,48 @@ def of_these(known: DataFrame, changes: DataFrame, keys: Sequence[str]) -> DataF
     return known.join(F.broadcast(changes.select(*map(column, keys))), list(keys), "left_semi")
 
 
-def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str], *, ties: bool = False) -> DataFrame:
-    """Keep the changes that are newer than what the target knows of their key.
+def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Keep the changes that are newer than what the target knows of their key."""
+    joined = _beside(changes, known, keys)
+    return joined.where(F.col("_cdc_seen").isNull() | (column(POSITION) > F.col("_cdc_seen"))).drop("_cdc_seen")
 
-    With `ties`, an upsert at the very position that is known of its key counts as newer. A delete there does
-    not, and stands before an upsert at the same position, which then has no effect either.
+
+def newer_or_tied(
+    changes: DataFrame, known: DataFrame, rows: DataFrame, table: Table, order: Expression, soft: str
+) -> DataFrame:
+    """Like `newer`, and an upsert at the very position that is known of its key counts as newer.
+
+    A delete there does not, and stands before an upsert at the same position, which then has no effect either. Nor has
+    one that the target has already, which its current `rows` tell: it came again.
     """
-    seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_cdc_seen"))
-    joined = changes.join(seen, list(keys), "left")
-    news = column(POSITION) > F.col("_cdc_seen")
-    if not ties:
-        return joined.where(F.col("_cdc_seen").isNull() | news).drop("_cdc_seen")
+    keys = [column(key) for key in table.keys]
+    names = [name for name in table.names() if name not in table.keys]
+    held = F.struct(POSITION, *(column(name).alias(f"v{n}") for n, name in enumerate(names))).alias("_cdc_held")
+    joined = _beside(changes, known, table.keys).join(rows.select(*keys, held), list(table.keys), "left")
     level = column(POSITION) == F.col("_cdc_seen")
-    beaten = F.max(level & (column(OP) == Op.DELETE.value)).over(Window.partitionBy(*map(column, keys)))
+    same = reduce(and_, (_same(name, n, table, soft) for n, name in enumerate(names)), F.lit(True))
+    echo = (column(OP) == Op.DELETE.value) | ((F.col("_cdc_held")[POSITION] == F.col("_cdc_seen")) & same)
+    # Of several at that position one would win, so it alone decides.
+    beaten = F.max_by(F.coalesce(echo, F.lit(False)), F.when(level, order)).over(Window.partitionBy(*keys))
     joined = joined.withColumn("_cdc_beaten", beaten)
+    news = column(POSITION) > F.col("_cdc_seen")
     return joined.where(F.col("_cdc_seen").isNull() | news | (level & ~F.col("_cdc_beaten"))).drop(
-        "_cdc_seen", "_cdc_beaten"
+        "_cdc_seen", "_cdc_held", "_cdc_beaten"
     )
+
+
+def _beside(changes: DataFrame, known: DataFrame, keys: Sequence[str]) -> DataFrame:
+    seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_cdc_seen"))
+    return changes.join(seen, list(keys), "left")
+
+
+def _same(name: str, n: int, table: Table, soft: str) -> Expression:
+    """Say whether a change leaves the column `name` of its row as it is; one that marks deleted rows, unmarked."""
+    kind, held = table.column(name).type, F.col("_cdc_held")[f"v{n}"]
+    if name == soft:
+        return ~held if kind == "boolean" else held.isNull()
+    same = comparable(column(name), kind).eqNullSafe(comparable(held, kind))
+    return F.array_contains(column(UNCHANGED), name) | same
 
 
 def one_per_position(changes: DataFrame, keys: Sequence[str], order: Expression) -> DataFrame:

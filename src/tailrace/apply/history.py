@@ -135,11 +135,21 @@ def to_hide(line: DataFrame, table: Table) -> DataFrame:
     return line.where(HIDE).select(*stored)
 
 
-def remembered(events: DataFrame, table: Table) -> DataFrame:
-    """Return the truncates in `events` as they are stored: rows without a key."""
+def repeated(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None) -> int:
+    """Return how many truncates in `events` are remembered already."""
+    if stored is None or stored[1] is None:
+        return 0
+    came = _truncates_in(events.where(column(PROBLEM).isNull()))
+    return came.join(_truncates_in(stored[1]).select(POSITION), POSITION, "left_semi").count()
+
+
+def remembered(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None, table: Table) -> DataFrame:
+    """Return the new truncates in `events` as they are stored: rows without a key."""
     nulls = (F.lit(None).cast(c.type).alias(c.name) for c in table.columns)
     none = F.array().cast("array<string>").alias(UNCHANGED)
-    found = _truncates_in(events.where(column(PROBLEM).isNull()))
+    found = _truncates_in(events.where(column(PROBLEM).isNull())).distinct()
+    if stored is not None and stored[1] is not None:
+        found = found.join(_truncates_in(stored[1]).select(POSITION), POSITION, "left_anti")
     return found.select(*nulls, SEQUENCE, POSITION, F.lit(Op.TRUNCATE.value).alias(OP), none)
 
 
