@@ -109,6 +109,43 @@ def _later(one: Sequence | None, other: Sequence) -> Sequence:
     return other if one is None else max(one, other)
 
 
+class Soft:
+    """Like `Scd1`, where deleted rows stay: `marked` says so, and what is older than the mark does nothing."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, tuple[Sequence, Row, bool]] = {}
+        self._truncated: Sequence | None = None
+
+    def apply(self, batch: list[Event]) -> int:
+        """Apply one batch; return how many of its events were rejected.
+
+        A truncate leaves the values alone, so it may go last.
+        """
+        rejected = sum(self._step(tied) for tied in ties(event for event in batch if not event.truncate))
+        for event in batch:
+            if event.truncate:
+                self._truncated = _later(self._truncated, event.sequence)
+        if (at := self._truncated) is not None:
+            ended = {key: (at, held[1], True) for key, held in self._rows.items() if held[0] <= at}
+            self._rows |= ended
+        return rejected
+
+    def rows(self) -> dict[Key, Row]:
+        return {key: row | {"marked": marked} for key, (_, row, marked) in self._rows.items()}
+
+    def _step(self, tied: list[Event]) -> int:
+        key, sequence = tied[0].key, tied[0].sequence
+        held_at, row, _ = self._rows.get(key, (None, None, False))
+        event = winner(tied, row)
+        if row is not None and (sequence < held_at or (sequence == held_at and event is not None and event.delete)):
+            return 0
+        if event is None:
+            return len(tied)
+        kept = row if row is not None and event.delete else filled(event, row, ignore_nulls=False)
+        self._rows[key] = (sequence, kept, event.delete)
+        return 0
+
+
 class Scd2:
     """Every record of each key, with the sequences it starts and ends at.
 
@@ -121,14 +158,18 @@ class Scd2:
         self._tracked = tracked
         self._ignore_nulls = ignore_nulls
         self._events: dict[Key, list[Event]] = {}
+        self._truncates: set[Sequence] = set()
 
     def apply(self, batch: list[Event]) -> int:
-        """Take in one batch; return how many of its events were rejected."""
-        if any(event.truncate for event in batch):
-            raise ValueError("a truncate has no meaning for scd2 here")
+        """Take in one batch; return how many of its events were rejected.
+
+        A truncate is a delete of every key, whenever that comes.
+        """
+        self._truncates |= {event.sequence for event in batch if event.truncate}
         came: dict[Key, list[Event]] = {}
         for event in batch:
-            came.setdefault(event.key, []).append(event)
+            if not event.truncate:
+                came.setdefault(event.key, []).append(event)
         rejected = 0
         for key, events in came.items():
             known = self._events.setdefault(key, [])
@@ -144,7 +185,8 @@ class Scd2:
     def _told(self, events: list[Event]) -> Iterator[tuple[Sequence, Row | None]]:
         """The row after each sequence, None after a delete; nothing is told of a partial image in an empty life."""
         row: Row | None = None
-        for tied in ties(events):
+        ends = [Event(events[0].key, sequence, {}, delete=True) for sequence in self._truncates] if events else []
+        for tied in ties([*events, *ends]):
             event = winner(tied, row)
             if event is None:
                 continue
