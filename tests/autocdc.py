@@ -103,7 +103,9 @@ class Group:
 
 
 def group_of(vector: Vector) -> str:
-    alone = {"batch_schemas", "expected_error", "batch_ids", "level"} & vector.keys()
+    # Beside others a batch without rows would have some.
+    empty = not all(vector["batches"])
+    alone = empty or {"batch_schemas", "expected_error", "batch_ids", "level"} & vector.keys()
     asked = [vector[name] for name in ("scd_type", "schema", "options", "keys", "sequence_by")]
     return vector["name"] if alone else json.dumps(asked)
 

@@ -3,9 +3,9 @@
 Nothing here is shared with the product, so nothing here can share its mistakes. `Scd1` applies one batch after
 another to a dictionary; `Scd2` keeps every event it ever accepted and tells the whole history of a key anew.
 
-At one sequence one event of a key counts: a delete, else the greatest row as it was sent. NULL is the smallest
-value, and a column a partial image leaves out is smaller still. Columns it leaves out, and NULLs under
-`ignore_nulls`, are then taken from the row as it stands just before.
+At one sequence one event of a key counts: a delete, else a complete row, else a partial image, of several the greatest
+as it was sent. NULL is the smallest value, and a column a partial image leaves out is smaller still. Columns it leaves
+out, and NULLs under `ignore_nulls`, are then taken from the row as it stands just before.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def ties(events: Iterable[Event]) -> list[list[Event]]:
 def winner(tied: list[Event], row: Row | None) -> Event | None:
     """The one that counts, or None when all are partial images and there is no row to complete them from."""
     deletes = [event for event in tied if event.delete]
-    usable = [event for event in tied if row is not None or not event.unchanged]
-    return max(deletes or usable, key=_rank, default=None)
+    complete = [event for event in tied if not event.unchanged]
+    partial = tied if row is not None else []
+    return max(deletes or complete or partial, key=_rank, default=None)
 
 
 def _rank(event: Event) -> tuple[tuple[bool, bool, Any], ...]:
@@ -108,31 +109,72 @@ def _later(one: Sequence | None, other: Sequence) -> Sequence:
     return other if one is None else max(one, other)
 
 
+class Soft:
+    """Like `Scd1`, where deleted rows stay: `marked` says so, and what is older than the mark does nothing."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, tuple[Sequence, Row, bool]] = {}
+        self._truncated: Sequence | None = None
+
+    def apply(self, batch: list[Event]) -> int:
+        """Apply one batch; return how many of its events were rejected.
+
+        A truncate leaves the values alone, so it may go last.
+        """
+        rejected = sum(self._step(tied) for tied in ties(event for event in batch if not event.truncate))
+        for event in batch:
+            if event.truncate:
+                self._truncated = _later(self._truncated, event.sequence)
+        if (at := self._truncated) is not None:
+            ended = {key: (at, held[1], True) for key, held in self._rows.items() if held[0] <= at}
+            self._rows |= ended
+        return rejected
+
+    def rows(self) -> dict[Key, Row]:
+        return {key: row | {"marked": marked} for key, (_, row, marked) in self._rows.items()}
+
+    def _step(self, tied: list[Event]) -> int:
+        key, sequence = tied[0].key, tied[0].sequence
+        held_at, row, _ = self._rows.get(key, (None, None, False))
+        event = winner(tied, row)
+        if row is not None and (sequence < held_at or (sequence == held_at and event is not None and event.delete)):
+            return 0
+        if event is None:
+            return len(tied)
+        kept = row if row is not None and event.delete else filled(event, row, ignore_nulls=False)
+        self._rows[key] = (sequence, kept, event.delete)
+        return 0
+
+
 class Scd2:
     """Every record of each key, with the sequences it starts and ends at.
 
     A partial image is rejected, and forgotten, if its life (what follows a delete) holds no complete event at or
-    before it. Should a delete that comes late cut off one accepted earlier, it is out of sight until a complete event
-    comes.
+    before it, unless one at its very sequence was accepted before. Should a delete that comes late cut off one accepted
+    earlier, it is out of sight until a complete event comes.
     """
 
     def __init__(self, tracked: list[str] | None = None, *, ignore_nulls: bool = False) -> None:
         self._tracked = tracked
         self._ignore_nulls = ignore_nulls
         self._events: dict[Key, list[Event]] = {}
+        self._truncates: set[Sequence] = set()
 
     def apply(self, batch: list[Event]) -> int:
-        """Take in one batch; return how many of its events were rejected."""
-        if any(event.truncate for event in batch):
-            raise ValueError("a truncate has no meaning for scd2 here")
+        """Take in one batch; return how many of its events were rejected.
+
+        A truncate is a delete of every key, whenever that comes.
+        """
+        self._truncates |= {event.sequence for event in batch if event.truncate}
         came: dict[Key, list[Event]] = {}
         for event in batch:
-            came.setdefault(event.key, []).append(event)
+            if not event.truncate:
+                came.setdefault(event.key, []).append(event)
         rejected = 0
         for key, events in came.items():
             known = self._events.setdefault(key, [])
-            told = {sequence for sequence, _ in self._told([*known, *events])}
-            accepted = [event for event in events if event.sequence in told]
+            taken = {sequence for sequence, _ in self._told([*known, *events])} | {event.sequence for event in known}
+            accepted = [event for event in events if event.sequence in taken]
             known.extend(accepted)
             rejected += len(events) - len(accepted)
         return rejected
@@ -143,7 +185,8 @@ class Scd2:
     def _told(self, events: list[Event]) -> Iterator[tuple[Sequence, Row | None]]:
         """The row after each sequence, None after a delete; nothing is told of a partial image in an empty life."""
         row: Row | None = None
-        for tied in ties(events):
+        ends = [Event(events[0].key, sequence, {}, delete=True) for sequence in self._truncates] if events else []
+        for tied in ties([*events, *ends]):
             event = winner(tied, row)
             if event is None:
                 continue

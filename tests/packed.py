@@ -29,8 +29,7 @@ def packed(
 ) -> list[History]:
     """Make `histories` of 4 to 9 events over one to three keys, a quarter of them deletes.
 
-    With `partial` a third of the upserts leave columns out; such an image never ties. `ties` lets events share a
-    sequence, by default for scd2 only, where the outcome does not depend on the batches. `truncates` adds a history of
+    With `partial` a third of the upserts leave columns out. `ties` lets events share a sequence, by default for scd2 only, where the outcome does not depend on the batches. `truncates` adds a history of
     its own, which hits the low sequences of all others.
     """
     chance = random.Random(f"packed {seed}")
@@ -45,10 +44,7 @@ def _history(chance: random.Random, number: int, *, partial: bool, ties: bool) -
     places = list(product(range(chance.randint(1, 3)), SEQUENCES))
     length = chance.randint(4, 9)
     taken = chance.choices(places, k=length) if ties else chance.sample(places, min(length, len(places)))
-    return [
-        _event(chance, (number, k), sequence, partial=partial and taken.count((k, sequence)) == 1)
-        for k, sequence in taken
-    ]
+    return [_event(chance, (number, k), sequence, partial=partial) for k, sequence in taken]
 
 
 def _event(chance: random.Random, key: tuple[int, int], sequence: int, *, partial: bool) -> Event:

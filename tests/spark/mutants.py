@@ -38,6 +38,9 @@ class Mutant:
 SCD1, SCD2 = {"scd_type": 1}, {"scd_type": 2}
 NULLS, PARTIAL, TRUNCATE = SCD1 | {"ignore_nulls": True}, SCD1 | {"partial": True}, SCD1 | {"truncates": True}
 NULLS2, PARTIAL2 = SCD2 | {"ignore_nulls": True}, SCD2 | {"partial": True}
+SOFT = SCD1 | {"soft": True, "partial": True, "truncates": True}
+TRUNCATE2 = SCD2 | {"partial": True, "truncates": True, "tracked": ("a",)}
+SCAN, SCAN2 = SCD1 | {"scan": True}, SCD2 | {"scan": True}
 
 MUTANTS = [
     Mutant("an upsert that ties is stale", "apply/engine.py", '| (level & ~F.col("_cdc_beaten"))', "", SCD1),
@@ -206,6 +209,77 @@ MUTANTS = [
         TRUNCATE,
     ),
     Mutant(
+        "a whole row does not win a tie with a partial one",
+        "apply/engine.py",
+        'rank.append((~leaves_out(required)).alias("w"))',
+        'rank.append(leaves_out(required).alias("w"))',
+        PARTIAL,
+    ),
+    Mutant(
+        "a partial image wins a tie in history",
+        "apply/history.py",
+        "F.asc(leaves_out(required))",
+        "F.desc(leaves_out(required))",
+        PARTIAL2,
+    ),
+    Mutant(
+        "what lost its base in history goes on showing",
+        "apply/history.py",
+        '~F.col(_DELETE) & (F.col("_cdc_settled") | ~leaves_out(required))',
+        "~F.col(_DELETE) & (F.col(_STORED) | ~leaves_out(required))",
+        PARTIAL2,
+    ),
+    Mutant(
+        "what lost its base in history is forgotten",
+        "apply/history.py",
+        "HIDE: F.col(WHY).isNull() & ~F.col(_KEPT)",
+        "HIDE: F.lit(False)",
+        PARTIAL2,
+    ),
+    Mutant(
+        "a soft delete makes no row",
+        "apply/engine.py",
+        "(deleted | ~leaves_out(required)) if deletes_stay",
+        "(~deleted & ~leaves_out(required)) if deletes_stay",
+        SOFT,
+    ),
+    Mutant(
+        "what comes after a truncate that marks is dropped",
+        "apply/flow.py",
+        "(truncate & ended if self.soft else ended)",
+        "ended",
+        SOFT,
+    ),
+    Mutant(
+        "a truncate in history is forgotten",
+        "apply/history.py",
+        "found = found.unionByName(_truncates_in(stored[1]))",
+        "pass",
+        TRUNCATE2,
+    ),
+    Mutant(
+        "what a tie echoes is not the winner's",
+        "apply/engine.py",
+        "F.max_by(F.coalesce(echo, F.lit(False)), F.when(level, order))",
+        "F.max(F.coalesce(echo, F.lit(False)) & level)",
+        SCD1,
+        histories=2_000,
+    ),
+    Mutant(
+        "a MERGE looks at every file",
+        "targets/_merge.py",
+        'return " AND ".join(equal + within(self.ranges, "t."))',
+        'return " AND ".join(equal)',
+        SCAN,
+    ),
+    Mutant(
+        "a MERGE of records looks at every file",
+        "targets/_merge.py",
+        "{' AND '.join(equal + within(self.ranges, 't.'))}",
+        "{' AND '.join(equal)}",
+        SCAN2,
+    ),
+    Mutant(
         "a range leaves out its greatest key",
         "apply/ranges.py",
         "(high // step + 1) * step",
@@ -217,7 +291,8 @@ MUTANTS = [
 
 def fresh(folder: Path | None) -> None:
     """Import the package anew, from `folder` or, without one, from where it really is."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "tailrace" or name == "tests.spark.fuzz"]:
+    ours = ("tests.spark.fuzz", "tests.spark.scans", "tests.spark.applied")
+    for name in [name for name in sys.modules if name.split(".")[0] == "tailrace" or name in ours]:
         del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if not entry.startswith(tempfile.gettempdir())]
     if folder is not None:
@@ -226,10 +301,13 @@ def fresh(folder: Path | None) -> None:
 
 def notices(kind: dict[str, Any], spark: Any, histories: int = HISTORIES) -> str:
     """Return what is wrong with the table, empty if nothing is."""
-    fuzz: Any = import_module("tests.spark.fuzz")
+    fuzz, scans = import_module("tests.spark.fuzz"), import_module("tests.spark.scans")
     with tempfile.TemporaryDirectory(prefix="tailrace-mutant-table-") as folder:
         try:
-            fuzz.check(spark, Path(folder), SEED, fuzz.Kind(**kind), histories)
+            if "scan" in kind:
+                scans.check(spark, Path(folder), kind["scd_type"])
+            else:
+                fuzz.check(spark, Path(folder), SEED, fuzz.Kind(**kind), histories)
         except Exception as error:  # noqa: BLE001 - any failure is a catch
             return f"{type(error).__name__}: {error}"
     return ""

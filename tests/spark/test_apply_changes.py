@@ -21,27 +21,15 @@ from tailrace.targets.delta import open_table
 from tailrace.targets.delta.table import DeltaTable
 from tailrace.targets.delta.tombstones import Tombstones
 from tests.contracts.target import ITEMS, put, rows_of
+from tests.spark import scans
+from tests.spark.applied import SCHEMA, apply, feed, rows
 
-SCHEMA = "id int, name string, size int, seq bigint, op string"
 NINES = "9" * 37
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
     return f"delta:{tmp_path}/table"
-
-
-def feed(spark: SparkSession, *rows: tuple[Any, ...], schema: str = SCHEMA) -> DataFrame:
-    return frame(spark, rows, schema)
-
-
-def apply(source: DataFrame, target: str, **options: Any) -> tailrace.ApplyResult:
-    given = {"apply_as_deletes": "op = 'd'", "except_column_list": ["seq", "op"], **options}
-    return tailrace.apply_changes(source, target, keys=["id"], sequence_by="seq", **given)
-
-
-def rows(target: str, *names: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in tailrace.read(target).select(*(names or ["*"])).collect()), key=str)
 
 
 def test_every_row_is_accounted_for(spark: SparkSession, target: str) -> None:
@@ -53,6 +41,18 @@ def test_every_row_is_accounted_for(spark: SparkSession, target: str) -> None:
     assert (second.read, second.applied, second.superseded, second.rejected) == (4, 2, 1, 1)
     assert (second.rows_inserted, second.rows_updated, second.rows_deleted) == (1, 0, 1)
     assert rows(target) == [(1, "b", 1), (3, "d", 1)]
+
+
+def test_what_comes_again_is_superseded_and_leaves_no_commit(spark: SparkSession, target: str, tmp_path: Path) -> None:
+    given = [(1, "a", 1, 10, "u"), (2, None, None, 10, "u"), (3, None, None, 10, "d")]
+    apply(feed(spark, *given), target)
+    again = apply(feed(spark, *given, *given), target)
+    assert (again.read, again.superseded, again.rows_updated) == (6, 6, 0)
+    assert spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/table`").where("operation = 'MERGE'").count() == 0
+    # Another row at the same sequence is no repeat; beside a greater one, neither is what the table has.
+    other = apply(feed(spark, (1, "a", 1, 10, "u"), (1, "b", 0, 10, "u"), (2, None, 5, 10, "u")), target)
+    assert (other.applied, other.superseded) == (3, 0)
+    assert rows(target) == [(1, "b", 0), (2, None, 5)]
 
 
 def test_a_table_of_the_metastore_is_made_with_its_schema(spark: SparkSession) -> None:
@@ -96,19 +96,8 @@ def test_the_source_is_read_once(spark: SparkSession, target: str) -> None:
 
 
 @pytest.mark.parametrize("scd_type", [1, 2])
-def test_files_that_cannot_match_are_not_read(spark: SparkSession, target: str, tmp_path: Path, scd_type: int) -> None:
-    for start in (0, 1000, 2000, 3000):
-        made = spark.range(start, start + 50).selectExpr(
-            "cast(id AS int) AS id", "'a' AS name", "1 AS size", "1L AS seq", "'u' AS op"
-        )
-        apply(made.coalesce(1), target, stored_as_scd_type=scd_type)
-    opened = open_table(str(tmp_path / "table"), "changes", spark, "scd1")
-    every, near = (len(opened.current("changes", keys).inputFiles()) for keys in ({}, {"id": (2001, 2040)}))
-    assert near <= 2 < 4 <= every
-    apply(feed(spark, (2001, "b", 2, 5, "u"), (2040, "b", 2, 5, "u")), target, stored_as_scd_type=scd_type)
-    newest = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/table` LIMIT 1").collect()[0]
-    assert newest["operation"] == "MERGE"
-    assert int(newest["operationMetrics"]["numTargetFilesRemoved"]) <= near
+def test_files_that_cannot_match_are_not_read(spark: SparkSession, tmp_path: Path, scd_type: int) -> None:
+    scans.check(spark, tmp_path, scd_type)
 
 
 def test_the_table_is_asked_only_of_what_may_be_late(
@@ -150,7 +139,14 @@ def test_a_truncate_ends_every_record_that_stood(spark: SparkSession, target: st
     apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 30, "u")), target, **options)
     apply(feed(spark, (None, None, None, 20, "t"), (3, "c", 1, 15, "u")), target, **options)
     apply(feed(spark, (4, "late", 1, 5, "u")), target, **options)
-    assert rows(target, "id", "__START_AT", "__END_AT") == [(1, 10, 20), (2, 30, None), (3, 15, 20), (4, 5, 20)]
+    told = [(1, 10, 20), (2, 30, None), (3, 15, 20), (4, 5, 20)]
+    assert rows(target, "id", "__START_AT", "__END_AT") == told
+    again = apply(feed(spark, (None, None, None, 20, "t"), (None, None, None, 20, "t")), target, **options)
+    assert (again.applied, again.superseded) == (0, 2)
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{target.removeprefix('delta:')}` LIMIT 1").collect()[0]["version"]
+    apply(feed(spark, (None, None, None, 20, "t")), target, **options)
+    now = spark.sql(f"DESCRIBE HISTORY delta.`{target.removeprefix('delta:')}` LIMIT 1").collect()[0]["version"]
+    assert (now, rows(target, "id", "__START_AT", "__END_AT")) == (version, told)
 
 
 def test_a_soft_delete_keeps_the_row_and_says_when(spark: SparkSession, target: str) -> None:
@@ -166,6 +162,16 @@ def test_a_soft_delete_keeps_the_row_and_says_when(spark: SparkSession, target: 
     assert rows(target, "id", "name", "deleted_at") == [(1, "back", None), (2, "again", None)]
 
 
+@pytest.mark.parametrize("batches", [[[1, 3, 20]], [[1], [3], [20]], [[1], [20], [3]], [[20], [1, 3]]], ids=str)
+def test_a_truncate_marks_a_row_whenever_it_comes(spark: SparkSession, target: str, batches: list[list[int]]) -> None:
+    """With a soft delete, the row of key 1 at 10 and that of key 3 at 15 stay, marked by the truncate at 20."""
+    events = {1: (1, "a", 1, 10, "u"), 3: (3, "c", 1, 15, "u"), 20: (None, None, None, 20, "t")}
+    for batch in batches:
+        source = feed(spark, *(events[n] for n in batch))
+        apply(source, target, soft_delete_column="gone", apply_as_truncates="op = 't'")
+    assert rows(target, "id", "name", "gone IS NOT NULL") == [(1, "a", True), (3, "c", True)]
+
+
 def test_null_updates_keep_what_the_row_has(spark: SparkSession, target: str) -> None:
     apply(feed(spark, (1, "a", 1, 10, "u"), (1, None, 2, 20, "u")), target, ignore_null_updates=True)
     assert rows(target) == [(1, "a", 2)]
@@ -175,22 +181,6 @@ def test_null_updates_keep_what_the_row_has(spark: SparkSession, target: str) ->
     assert rows(target) == [(1, None, 9), (2, None, None)]
     apply(feed(spark, (1, None, None, 60, "u")), target, ignore_null_updates_column_list=["size"])
     assert rows(target) == [(1, None, 9), (2, None, None)]
-
-
-@pytest.mark.parametrize("scd_type", [1, 2])
-def test_a_partial_image_without_its_row_is_rejected_by_name(spark: SparkSession, target: str, scd_type: int) -> None:
-    schema = f"{SCHEMA}, _cdc_unchanged array<string>"
-    first = feed(spark, (1, "a", 1, 10, "u", []), (2, None, 5, 10, "u", ["name"]), schema=schema)
-    done = apply(first, target, stored_as_scd_type=scd_type)
-    assert (done.applied, done.rejected) == (1, 1)
-    assert done.rejects is not None
-    assert [row["_cdc_problem"] for row in done.rejects.collect()] == ["unchanged-without-row: no value for name"]
-    more = feed(
-        spark, (1, None, 2, 20, "u", ["name"]), (3, "c", 1, 1, "u", []), (3, None, 2, 2, "u", ["name"]), schema=schema
-    )
-    assert apply(more, target, stored_as_scd_type=scd_type).rejected == 0
-    current = tailrace.read(target) if scd_type == 1 else tailrace.read(target).where("__END_AT IS NULL")
-    assert sorted(tuple(row) for row in current.select("id", "name", "size").collect()) == [(1, "a", 2), (3, "c", 2)]
 
 
 def test_a_batch_that_was_applied_is_not_read_again(spark: SparkSession, target: str) -> None:
@@ -244,8 +234,10 @@ def test_days_and_times_long_ago_and_without_a_zone(spark: SparkSession, target:
     put("timestamp_ntz", (first, 2, "u", datetime.datetime(1, 1, 1, 5)), (later, 3, "d", None))
     put("timestamp_ntz", (later, 2, "u", None))
     assert rows(target) == [(first, datetime.datetime(1, 1, 1, 5))]
-    with pytest.raises(Misconfigured, match="keys names"):
-        tailrace.apply_changes(feed(spark, (1, "a", 1, 10, "u")), target, [F.col("id") + 1], "seq")
+    source = feed(spark, (1, "a", 1, 10, "u")).withColumn("place", F.struct(F.lit(2).alias("id")))
+    for key in (F.col("id") + 1, F.col("place.id"), F.col("size").alias("id")):
+        with pytest.raises(Misconfigured, match="keys "):
+            tailrace.apply_changes(source, target, [key], "seq")
 
 
 def test_a_new_column_is_left_out_with_a_warning_if_so_asked(spark: SparkSession, target: str) -> None:
@@ -319,6 +311,34 @@ def test_arguments_that_cannot_be_meant_are_refused(spark: SparkSession, target:
     assert refused.value.code == "bad-argument"
 
 
+@pytest.mark.parametrize("name", ["_cdc_x", "__spark_autocdc_metadata", "__Spark_AutoCDC_x"])
+def test_a_reserved_name_is_refused_though_it_is_not_stored(spark: SparkSession, target: str, name: str) -> None:
+    source = feed(spark, (1, "a", 1, 10, "u", 5), schema=f"{SCHEMA}, {name} int")
+    with pytest.raises(Halt) as refused:
+        apply(source, target, except_column_list=["seq", "op", name])
+    assert refused.value.code == "reserved-column"
+
+
+def test_fields_of_a_sequence_may_have_any_name(spark: SparkSession, target: str) -> None:
+    source = feed(spark, (1, "a", 5, 10, "u"), (1, "b", 6, 10, "u")).withColumnRenamed("seq", "event.ts")
+    ordered = {"sequence_by": "struct(`event.ts`, size)", "except_column_list": ["event.ts", "op", "size"]}
+    apply(source, target, stored_as_scd_type=2, **ordered)
+    assert rows(target, "name", "__START_AT") == [("a", (10, 5)), ("b", (10, 6))]
+
+
+def test_a_key_may_have_any_name_of_the_user_s(spark: SparkSession, target: str) -> None:
+    schema = SCHEMA.replace("id int", "newest int")
+    apply(feed(spark, (1, None, None, 20, "d"), schema=schema), target, keys=["newest"])
+    assert apply(feed(spark, (1, "a", 1, 10, "u"), schema=schema), target, keys=["newest"]).superseded == 1
+
+
+def test_a_first_batch_that_fails_leaves_an_empty_table(spark: SparkSession, target: str) -> None:
+    with pytest.raises(Halt) as refused:
+        apply(feed(spark, (1, "a", 1, 10, "u"), (None, "b", 1, 10, "u")), target, on_invalid="fail")
+    assert (refused.value.code, rows(target)) == ("null-key", [])
+    assert apply(feed(spark, (1, "a", 1, 10, "u")), target, on_invalid="fail").rows_inserted == 1
+
+
 def test_what_is_no_source_and_no_target_is_refused(spark: SparkSession, target: str) -> None:
     stream: Any = spark.readStream.format("rate").load().selectExpr("value AS id", "value AS seq")
     nothing: Any = None
@@ -383,17 +403,20 @@ def test_of_two_calls_that_overlap_only_the_deletes_of_the_winner_count(
     assert (apply(again, target).applied, rows(target)) == (0, [])
 
 
-def test_an_event_older_than_a_forgotten_delete_comes_back(spark: SparkSession, target: str, tmp_path: Path) -> None:
+def test_an_event_older_than_a_forgotten_delete_comes_back(
+    spark: SparkSession, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apply(feed(spark, (1, "a", 1, 10, "u"), (2, "b", 1, 10, "u")), target)
     apply(feed(spark, (1, None, None, 20, "d")), target)
     apply(feed(spark, (1, "late", 1, 15, "u")), target)
     assert rows(target, "id") == [(2,)]
     graves = f"delta.`{tmp_path}/_tailrace/table.tombstones`"
     spark.sql(f"UPDATE {graves} SET _cdc_day = _cdc_day - INTERVAL 8 DAYS")
-    open_table(str(tmp_path / "table"), "changes", spark, "scd1").collect_tombstones()
+    monkeypatch.setattr("tailrace.runtime.changes._COLLECT_EVERY", 1)
+    apply(feed(spark, (2, "c", 1, 30, "u")), target)
     assert spark.sql(f"SELECT * FROM {graves}").count() == 0
     apply(feed(spark, (1, "late", 1, 15, "u")), target)
-    assert rows(target, "id", "name") == [(1, "late"), (2, "b")]
+    assert rows(target, "id", "name") == [(1, "late"), (2, "c")]
 
 
 @pytest.mark.parametrize(
@@ -415,3 +438,30 @@ def test_a_sequence_as_text_has_the_order_of_the_sequence(spark: SparkSession, k
     text = made.select("n", sortable(F.col("s"), made.schema["s"].dataType).alias("text"))
     ordered = [row["n"] for row in text.orderBy("text").collect()]
     assert ordered == list(range(len(values)))
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        ("double", 1e300, float("nan")),
+        ("string", "10", "9"),
+        ("date", datetime.date(1969, 12, 31), datetime.date(1970, 1, 2)),
+        ("decimal(38,2)", Decimal("-1.50"), Decimal("-1.49")),
+    ],
+    ids=["NaN", "text", "date", "decimal"],
+)
+def test_a_sequence_of_any_type_orders_what_comes_late(
+    spark: SparkSession, target: str, scd_type: int, kind: str, low: Any, high: Any
+) -> None:
+    schema = SCHEMA.replace("seq bigint", f"seq {kind}")
+    for name, sequence in (("new", high), ("old", low)):
+        apply(feed(spark, (1, name, 1, sequence, "u"), schema=schema), target, stored_as_scd_type=scd_type)
+    if scd_type == 1:
+        assert rows(target, "name") == [("new",)]
+    else:
+        told = [("new", str(high), None), ("old", str(low), str(high))]
+        found = [
+            (name, str(start), end and str(end)) for name, start, end in rows(target, "name", "__START_AT", "__END_AT")
+        ]
+        assert found == told

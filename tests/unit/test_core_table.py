@@ -125,6 +125,42 @@ def test_names_that_differ_in_case_only_halt() -> None:
     assert refused(table(Column("a", "int")), table(Column("A", "int"))) == "case-collision"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("struct<a:int>", "struct<A:int>"),
+        ("struct<a:int>", "struct<a:int,A:int>"),
+        ("array<struct<x:struct<a:int>>>", "array<struct<x:struct<A:int>>>"),
+        ("map<string,struct<a:int>>", "map<string,struct<A:int>>"),
+    ],
+)
+@pytest.mark.parametrize("policy", Evolution)
+def test_fields_that_differ_in_case_only_halt_with_both_names(old: str, new: str, policy: Evolution) -> None:
+    with pytest.raises(Halt, match='"a" and "A" inside column "s"') as found:
+        fit(table(Column("s", old)), table(Column("s", new)), policy)
+    assert found.value.code == "case-collision"
+
+
+def test_a_struct_with_two_fields_that_differ_in_case_only_makes_no_table() -> None:
+    assert refused(None, table(Column("s", "array<struct<b:int,a:int,A:int>>"))) == "case-collision"
+
+
+@pytest.mark.parametrize("policy", Evolution)
+@pytest.mark.parametrize("narrower", [True, False])
+def test_fields_may_come_in_another_order(policy: Evolution, narrower: bool) -> None:
+    have, want = table(Column("s", "struct<a:int,b:int>")), table(Column("s", "struct<b:int,a:int>"))
+    found = fit(have, want, policy, narrower=narrower)
+    assert (found.table, found.widen, found.skipped) == (have, (), ())
+
+
+def test_a_field_is_judged_by_itself_be_it_beside_a_new_one() -> None:
+    have, want = table(Column("s", "struct<x:bigint>")), table(Column("s", "struct<x:int,y:int>"))
+    with pytest.raises(Halt) as found:
+        fit(have, want, Evolution.ALTER, narrower=False)
+    assert found.value.code == "type-changed"
+    assert fit(have, want, Evolution.ALTER).table.column("s").type == "struct<x:bigint,y:int>"
+
+
 @pytest.mark.parametrize("name", ["_cdc_position", "_CDC_x", "_cdc_"])
 def test_names_of_ours_halt(name: str) -> None:
     assert refused(None, table(Column(name, "int"))) == "reserved-column"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.oracle import Event, Key, Row, Scd1, Scd2
+from tests.oracle import Event, Key, Row, Scd1, Scd2, Soft
 from tests.packed import History, batchings, packed
 
 Vector = dict[str, Any]
@@ -127,6 +127,10 @@ def test_scd2_is_the_same_however_it_arrives(seed: int, tracked: list[str] | Non
     assert_converges(histories, seed, lambda: Scd2(tracked, ignore_nulls=ignore_nulls))
 
 
+def test_scd2_with_truncates_is_the_same_however_it_arrives(seed: int) -> None:
+    assert_converges(packed(seed, HISTORIES, scd_type=2, truncates=True), seed, Scd2)
+
+
 @pytest.mark.parametrize("make", [Scd1, Scd2])
 @pytest.mark.parametrize("ignore_nulls", [False, True])
 def test_partial_images_in_order_are_the_same_however_they_are_cut(seed: int, make: Any, ignore_nulls: bool) -> None:
@@ -191,6 +195,33 @@ def test_a_column_left_out_is_smaller_than_null_in_a_tie() -> None:
     tied = [put(2, "x", None, "b"), put(2, "x", None)]
     assert scd1([put(1, "x", 0)], tied) == ({"a": "x", "b": None}, [0, 0])
     assert scd1([put(1, "x", 0), put(1, "y", None, "b")]) == ({"a": "x", "b": 0}, [0])
+
+
+def test_a_complete_row_wins_a_tie_with_a_greater_partial_one() -> None:
+    tied = [put(2, "z", None, "b"), put(2, "b", 5)]
+    assert scd1([put(1, "x", 0)], tied) == ({"a": "b", "b": 5}, [0, 0])
+    assert scd1(tied) == ({"a": "b", "b": 5}, [0])
+    assert scd2(*([event] for event in [put(1, "x", 0), *tied])) == ([("x", 0, 1, 2), ("b", 5, 2, None)], [0, 0, 0])
+
+
+def test_a_soft_delete_or_truncate_marks_the_row_and_what_is_older_does_nothing() -> None:
+    def soft(*batches: list[Event]) -> Row:
+        table = Soft()
+        for batch in batches:
+            assert table.apply(batch) == 0
+        return table.rows()[(1,)]
+
+    assert soft([put(1, "x", 0), delete(3)], [put(2, "y", 1)]) == {"a": "x", "b": 0, "marked": True}
+    assert soft([put(1, "x", 0), delete(3)], [put(3, "y", 1)]) == {"a": "y", "b": 1, "marked": False}
+    assert soft([delete(1), put(2, "y", None, "b")]) == {"a": "y", "b": None, "marked": False}
+    for batches in ([[put(1, "x", 0), truncate(2)]], [[truncate(2)], [put(1, "x", 0)]]):
+        assert soft(*batches) == {"a": "x", "b": 0, "marked": True}
+
+
+def test_a_truncate_ends_every_record_that_stands_whenever_it_comes() -> None:
+    records = [("x", 0, 1, 2), ("y", 1, 3, None)]
+    assert scd2([put(1, "x", 0), put(3, "y", 1)], [truncate(2)]) == (records, [0, 0])
+    assert scd2([truncate(2)], [put(1, "x", 0), put(3, "y", 1)]) == (records, [0, 0])
 
 
 def test_a_null_that_is_ignored_takes_the_value_of_the_row_as_it_stands() -> None:

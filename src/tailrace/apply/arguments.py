@@ -22,6 +22,9 @@ from tailrace.core.nested import holds_map
 from tailrace.core.table import END, RESERVED, START, Column, Table
 from tailrace.spark.kinds import kind_of
 
+_THEIRS = "__spark_autocdc_"
+"""Columns of Spark's own AUTO CDC start like this; a feed that has them was not made for a table of ours."""
+
 Names = Sequence[str] | Sequence[Expression]
 """Columns of the source, by name or as what a `Column` names."""
 
@@ -62,14 +65,30 @@ class Arguments:
 
     def unchanged(self, named: Mapping[str, str]) -> Expression:
         """Return the names, as the table has them, of columns that a change row leaves out."""
-        told = column(UNCHANGED) if UNCHANGED in self.given else F.array()
-        told = F.coalesce(told.cast("array<string>"), F.array().cast("array<string>"))
-        nulls = [F.when(column(name).isNull(), F.lit(named[name])) for name in self.ignored]
-        return F.array_union(told, F.array_compact(F.array(*nulls))) if nulls else told
+        told = self._told()
+        left_out = [
+            F.when(F.array_contains(told, name.lower()) | _null(name, self.ignored), F.lit(named[name]))
+            for name in self.want.names()
+            if name not in self.want.keys and (UNCHANGED in self.given or name in self.ignored)
+        ]
+        return F.array_compact(F.array(*left_out)).cast("array<string>")
+
+    def unknown(self, have: Sequence[str]) -> Expression:
+        """Say why a change row leaves out what neither the source nor the table, which may `have` more, has."""
+        if UNCHANGED not in self.given:
+            return F.lit(None).cast("string")
+        known = {name.lower() for name in (*self.given, *self.want.names(), *have)}
+        strange = F.get(F.filter(self._told(), lambda name: ~name.isin(*known)), 0)
+        return F.concat(F.lit(f'unknown-column: {UNCHANGED} names "'), strange, F.lit('", which is not there'))
+
+    def _told(self) -> Expression:
+        told = column(UNCHANGED).cast("array<string>") if UNCHANGED in self.given else F.lit(None).cast("array<string>")
+        names = F.transform(F.array_compact(told), F.lower)
+        return F.coalesce(names, F.array().cast("array<string>"))
 
     def notes(self) -> tuple[tuple[str, str], ...]:
         """Return what is remembered with a new table, to refuse another kind of change later."""
-        notes = {"scd": self.mode, "sequence": self.sequence_type.simpleString(), "soft": self.soft.lower()}
+        notes = {"scd": self.mode, "sequence": kind_of(self.sequence_type), "soft": self.soft.lower()}
         if self.mode == "scd2":
             notes["tracked"] = _folded(self.tracked)
         return tuple(notes.items())
@@ -169,12 +188,13 @@ class _Names:
                     f'columns "{other}" and "{name}" of the source differ only in case, or are one name twice',
                     "Spark tables do not tell them apart. Rename or drop one.",
                 )
-            ours = name.lower().startswith(RESERVED) and name != UNCHANGED
-            if ours or (mode == "scd2" and name.upper() in (START, END)):
+            taken = name.lower().startswith((RESERVED, _THEIRS)) and name != UNCHANGED
+            if taken or (mode == "scd2" and name.upper() in (START, END)):
                 raise Halt(
                     "reserved-column",
-                    f'the column "{name}" of the source has a name that is ours',
-                    f"Names that start with {RESERVED} are ours, and in a history {START} and {END}. Rename it.",
+                    f'the column "{name}" of the source has a reserved name',
+                    f"Names that start with {RESERVED} are ours, with {_THEIRS} Spark's, and in a history {START} and "
+                    f"{END} are taken. Rename it.",
                 )
         self._user = [name for name in columns if name != UNCHANGED]
 
@@ -188,7 +208,13 @@ class _Names:
             bare = name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
             if bare.lower() not in self._found:
                 raise _bad(f'{what} names "{name}", which the source does not have', "Mend the name.")
-            found.append(self._found[bare.lower()])
+            called = self._found[bare.lower()]
+            # A field of a struct, or another column under this name, would be taken for the column of that name.
+            if not isinstance(given, str) and not self._source.select(given).sameSemantics(
+                self._source.select(column(called))
+            ):
+                raise _bad(f'{what} has an expression called "{name}"', "Give the names of columns.")
+            found.append(called)
         return found
 
     def chosen(self, what: str, only: Names | None, but: Names | None) -> list[str]:
@@ -257,6 +283,10 @@ def _soft(soft: str | None, mode: str, want: Sequence[Column]) -> str:
     if existing is not None and existing.type not in ("boolean", "timestamp", "timestamp_ntz"):
         raise _bad(f'soft_delete_column "{soft}" is of type {existing.type}', "Use a boolean or a timestamp.")
     return existing.name if existing else soft
+
+
+def _null(name: str, ignored: Sequence[str]) -> Expression:
+    return column(name).isNull() if name in ignored else F.lit(False)
 
 
 def _folded(names: Sequence[str]) -> str:

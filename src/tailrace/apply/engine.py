@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
@@ -146,8 +146,7 @@ def judge_creates(rows: DataFrame, names: Sequence[str], included: Expression) -
 
     What the target has `included` already was judged when it was applied; its old row is gone now.
     """
-    left_out = F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, names)))
-    partial = (column(OP) == Op.CREATE.value) & (F.size(left_out) > 0) & ~included
+    partial = (column(OP) == Op.CREATE.value) & leaves_out(names) & ~included
     return rows.withColumn(PROBLEM, F.coalesce(column(PROBLEM), F.when(partial, without_row())))
 
 
@@ -164,7 +163,7 @@ def judge_partials(
 
     A row is there if its key is among those `alive` in the target and no change before has deleted it, or
     if a change before it, since the last delete, carried all of them. With `deletes_stay`, a deleted row is
-    still there.
+    still there, and a delete makes one that was not.
     """
     keys = [column(key) for key in table.keys]
     if alive is None:
@@ -177,11 +176,16 @@ def judge_partials(
     ends = F.lit(False) if deletes_stay else deleted
     lives = F.sum(ends.cast("int")).over(Window.partitionBy(*keys).orderBy(order).rowsBetween(*here))
     changes = changes.withColumn("_cdc_life", lives)
-    left_out = F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)))) > 0
-    based = F.max(~deleted & ~left_out).over(Window.partitionBy(*keys, "_cdc_life").orderBy(order).rowsBetween(*here))
+    makes = (deleted | ~leaves_out(required)) if deletes_stay else (~deleted & ~leaves_out(required))
+    based = F.max(makes).over(Window.partitionBy(*keys, "_cdc_life").orderBy(order).rowsBetween(*here))
     orphan = ~deleted & ~based & ~(F.col("_cdc_alive") & (F.col("_cdc_life") == 0))
     problem = F.coalesce(column(PROBLEM), F.when(orphan, without_row()))
     return changes.withColumn(PROBLEM, problem).drop("_cdc_alive", "_cdc_life")
+
+
+def leaves_out(required: Sequence[str]) -> Expression:
+    """Say of a change whether it leaves out one of the columns `required`."""
+    return F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)).cast("array<string>"))) > 0
 
 
 def without_row() -> Expression:
@@ -194,23 +198,48 @@ def of_these(known: DataFrame, changes: DataFrame, keys: Sequence[str]) -> DataF
     return known.join(F.broadcast(changes.select(*map(column, keys))), list(keys), "left_semi")
 
 
-def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str], *, ties: bool = False) -> DataFrame:
-    """Keep the changes that are newer than what the target knows of their key.
+def newer(changes: DataFrame, known: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Keep the changes that are newer than what the target knows of their key."""
+    joined = _beside(changes, known, keys)
+    return joined.where(F.col("_cdc_seen").isNull() | (column(POSITION) > F.col("_cdc_seen"))).drop("_cdc_seen")
 
-    With `ties`, an upsert at the very position that is known of its key counts as newer. A delete there does
-    not, and stands before an upsert at the same position, which then has no effect either.
+
+def newer_or_tied(
+    changes: DataFrame, known: DataFrame, rows: DataFrame, table: Table, order: Expression, soft: str
+) -> DataFrame:
+    """Like `newer`, and an upsert at the very position that is known of its key counts as newer.
+
+    A delete there does not, and stands before an upsert at the same position, which then has no effect either. Nor has
+    one that the target has already, which its current `rows` tell: it came again.
     """
-    seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_cdc_seen"))
-    joined = changes.join(seen, list(keys), "left")
-    news = column(POSITION) > F.col("_cdc_seen")
-    if not ties:
-        return joined.where(F.col("_cdc_seen").isNull() | news).drop("_cdc_seen")
+    keys = [column(key) for key in table.keys]
+    names = [name for name in table.names() if name not in table.keys]
+    held = F.struct(POSITION, *(column(name).alias(f"v{n}") for n, name in enumerate(names))).alias("_cdc_held")
+    joined = _beside(changes, known, table.keys).join(rows.select(*keys, held), list(table.keys), "left")
     level = column(POSITION) == F.col("_cdc_seen")
-    beaten = F.max(level & (column(OP) == Op.DELETE.value)).over(Window.partitionBy(*map(column, keys)))
+    same = reduce(and_, (_same(name, n, table, soft) for n, name in enumerate(names)), F.lit(True))
+    echo = (column(OP) == Op.DELETE.value) | ((F.col("_cdc_held")[POSITION] == F.col("_cdc_seen")) & same)
+    # Of several at that position one would win, so it alone decides.
+    beaten = F.max_by(F.coalesce(echo, F.lit(False)), F.when(level, order)).over(Window.partitionBy(*keys))
     joined = joined.withColumn("_cdc_beaten", beaten)
+    news = column(POSITION) > F.col("_cdc_seen")
     return joined.where(F.col("_cdc_seen").isNull() | news | (level & ~F.col("_cdc_beaten"))).drop(
-        "_cdc_seen", "_cdc_beaten"
+        "_cdc_seen", "_cdc_held", "_cdc_beaten"
     )
+
+
+def _beside(changes: DataFrame, known: DataFrame, keys: Sequence[str]) -> DataFrame:
+    seen = known.select(*(column(key) for key in keys), column(POSITION).alias("_cdc_seen"))
+    return changes.join(seen, list(keys), "left")
+
+
+def _same(name: str, n: int, table: Table, soft: str) -> Expression:
+    """Say whether a change leaves the column `name` of its row as it is; one that marks deleted rows, unmarked."""
+    kind, held = table.column(name).type, F.col("_cdc_held")[f"v{n}"]
+    if name == soft:
+        return ~held if kind == "boolean" else held.isNull()
+    same = comparable(column(name), kind).eqNullSafe(comparable(held, kind))
+    return F.array_contains(column(UNCHANGED), name) | same
 
 
 def one_per_position(changes: DataFrame, keys: Sequence[str], order: Expression) -> DataFrame:
@@ -224,13 +253,25 @@ def in_log_order() -> Expression:
     return F.struct(column(POSITION), column(OFFSET))
 
 
-def by_content(table: Table) -> Expression:
-    """Order changes of one key by position, of equal ones a delete last, else the greatest row.
+def by_content(table: Table, required: Sequence[str] | None = None) -> Expression:
+    """Order changes of one key by position, of equal ones a delete last, else a whole row, else the greatest.
 
-    So the newest never depends on the order in which Spark happens to read.
+    So the newest never depends on the order in which Spark happens to read. Without `required`, no change leaves
+    columns out; one that leaves out some of them is not whole.
     """
-    values = (comparable(column(c.name), c.type).alias(f"v{n}") for n, c in enumerate(table.columns))
-    return F.struct(column(POSITION), (column(OP) == Op.DELETE.value).alias("d"), *values)
+    rank = [(column(OP) == Op.DELETE.value).alias("d")]
+    if required is None:
+        values = [comparable(column(c.name), c.type) for c in table.columns]
+    else:
+        rank.append((~leaves_out(required)).alias("w"))
+        values = [given(c) for c in table.columns]
+    return F.struct(column(POSITION), *rank, *(value.alias(f"v{n}") for n, value in enumerate(values)))
+
+
+def given(c: Column) -> Expression:
+    """Return the value of a column as it counts in a tie: one that is left out is less than NULL, whatever it holds."""
+    said = ~F.array_contains(column(UNCHANGED), c.name)
+    return F.struct(said.alias("said"), F.when(said, comparable(column(c.name), c.type)).alias("value"))
 
 
 def comparable(value: Expression, kind: str) -> Expression:

@@ -106,7 +106,7 @@ class Flow:
 
     def apply(self, events: DataFrame, mark: Callable[[str, str], Mark]) -> Outcome:
         """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
-        if not self.ordered and not self.kept and (self.truncates or not self._looks()):
+        if not self.kept and (self.truncates or not (self.ordered or self._looks())):
             events = events.localCheckpoint()
         floor = max(self.before.floor, self._truncated_at(events) if self.truncates else "")
         seen = Observation()
@@ -177,6 +177,8 @@ class Flow:
         if tally.rejected:
             self.reject(events.where(column(PROBLEM).isNotNull()))
         stored = self._records(None if tally.cut else self._ranges(seen))
+        if tally.cut and (again := history.repeated(events, stored)):
+            tally = replace(tally, cut=tally.cut - again, stale=tally.stale + again)
         if floor:
             ends = history.truncates(events, stored)
             news = history.truncated(news, ends, stored, table, tracking).localCheckpoint()
@@ -203,7 +205,7 @@ class Flow:
         self.target.evolve(self.shape.name, self.fitted)
         hidden = history.to_hide(line, table) if figures["hidden"] else None
         if tally.cut:
-            ended = history.remembered(events, table)
+            ended = history.remembered(events, stored, table)
             hidden = hidden.unionByName(ended) if hidden else ended
         elif not figures["rows"] and not figures["hidden"]:
             return Outcome(tally)
@@ -244,7 +246,9 @@ class Flow:
         good = column(PROBLEM).isNull()
         truncate = column(OP) == Op.TRUNCATE.value
         if self.mode == "scd1":
-            stale = good & (self.included | _at_or_below(self.before.floor))
+            # Where rows stay, one that comes after the truncate which ended it is marked by it all the same.
+            ended = _at_or_below(self.before.floor)
+            stale = good & (self.included | (truncate & ended if self.soft else ended))
             gone = truncate if self.soft else truncate | _at_or_below(floor)
         else:
             stale = good & self.included
@@ -278,9 +282,15 @@ class Flow:
         near = self._ranges(seen)
         if not self.ordered and self.exists and (late := seen.get["late"]):
             known = self.target.known(self.shape.name, near)
-            if late <= FEW:
-                known = engine.of_these(known, changes.where(self._late()), self.shape.keys)
-            changes = engine.newer(changes, known, self.shape.keys, ties=self.ties)
+            few = late <= FEW
+            asked, keys = changes.where(self._late()), self.shape.keys
+            known = engine.of_these(known, asked, keys) if few else known
+            if self.ties:
+                rows = _fitted(self.target.current(self.shape.name, near), self.fitted.table)
+                rows = engine.of_these(rows, asked, keys) if few else rows
+                changes = engine.newer_or_tied(changes, known, rows, self.shape, self.order, self.soft)
+            else:
+                changes = engine.newer(changes, known, keys)
         if not (self.partial and self.required):
             return changes, None
         judged = self._judged(changes, near, floor)

@@ -22,7 +22,18 @@ from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from tailrace.apply.engine import OFFSET, OP, POSITION, PROBLEM, UNCHANGED, column, comparable, without_row
+from tailrace.apply.engine import (
+    OFFSET,
+    OP,
+    POSITION,
+    PROBLEM,
+    UNCHANGED,
+    column,
+    comparable,
+    given,
+    leaves_out,
+    without_row,
+)
 from tailrace.apply.order import sortable
 from tailrace.core.change import Op
 from tailrace.core.table import END, SEQUENCE, START, Table
@@ -35,7 +46,7 @@ _RANK, _STORED, _KEPT, _WAS, _DELETE, _COUNT = (
     "_cdc_delete",
     "_cdc_count",
 )
-_HAD, _HIDDEN_AT = "_cdc_had", "_cdc_hidden_at"
+_HAD, _HIDDEN_AT, _SHOWN, _KNOWN, _BASED = "_cdc_had", "_cdc_hidden_at", "_cdc_shown", "_cdc_known", "_cdc_based"
 HIDE, LATE, NEWS, WHY = "_cdc_hide", "_cdc_late", "_cdc_news", "_cdc_why"
 
 # Who stands at a position: a delete before an upsert, and what was said before what a record implies.
@@ -68,15 +79,21 @@ def rebuild(
     lines = _new(news, table, tracking)
     if stored is not None:
         lines = lines.unionByName(_stored(news, *stored, table, tracking, few))
-    line = _one_per_position(lines, table)
+    line = _one_per_position(lines, table, required)
     order = Window.partitionBy(*map(column, table.keys)).orderBy(POSITION)
     line = line.withColumn("_cdc_life", F.sum(F.col(_DELETE).cast("int")).over(_up_to_here(order)))
     life = Window.partitionBy(*map(column, table.keys), "_cdc_life").orderBy(POSITION)
     line = _judged(line, life, required)
-    lost = line.where(F.col(WHY).isNotNull())
-    told = _told(_filled(line.where(F.col(WHY).isNull()), life, table), order, table, tracking)
-    nothing = {OP: F.lit(None).cast("string"), HIDE: F.lit(False), START: F.col(SEQUENCE), END: F.col(SEQUENCE)}
-    return told.unionByName(lost.select(*(nothing.get(n, column(n)).alias(n) for n in told.columns)))
+    told = _told(_filled(line.where(_BASED), life, table), order, table, tracking)
+    # What was accepted and lost its base to a late delete is hidden, to show again when there is one.
+    untold = {
+        OP: F.when(F.col(_WAS).isNotNull(), Op.DELETE.value),
+        HIDE: F.col(WHY).isNull() & ~F.col(_KEPT),
+        START: F.col(SEQUENCE),
+        END: F.col(SEQUENCE),
+    }
+    baseless = line.where(~F.col(_BASED))
+    return told.unionByName(baseless.select(*(untold.get(n, column(n)).alias(n) for n in told.columns)))
 
 
 def truncates(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None) -> DataFrame:
@@ -118,11 +135,21 @@ def to_hide(line: DataFrame, table: Table) -> DataFrame:
     return line.where(HIDE).select(*stored)
 
 
-def remembered(events: DataFrame, table: Table) -> DataFrame:
-    """Return the truncates in `events` as they are stored: rows without a key."""
+def repeated(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None) -> int:
+    """Return how many truncates in `events` are remembered already."""
+    if stored is None or stored[1] is None:
+        return 0
+    came = _truncates_in(events.where(column(PROBLEM).isNull()))
+    return came.join(_truncates_in(stored[1]).select(POSITION), POSITION, "left_semi").count()
+
+
+def remembered(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None, table: Table) -> DataFrame:
+    """Return the new truncates in `events` as they are stored: rows without a key."""
     nulls = (F.lit(None).cast(c.type).alias(c.name) for c in table.columns)
     none = F.array().cast("array<string>").alias(UNCHANGED)
-    found = _truncates_in(events.where(column(PROBLEM).isNull()))
+    found = _truncates_in(events.where(column(PROBLEM).isNull())).distinct()
+    if stored is not None and stored[1] is not None:
+        found = found.join(_truncates_in(stored[1]).select(POSITION), POSITION, "left_anti")
     return found.select(*nulls, SEQUENCE, POSITION, F.lit(Op.TRUNCATE.value).alias(OP), none)
 
 
@@ -150,6 +177,7 @@ def _lines(
         F.when(deleted, _DELETED).otherwise(_UPSERTED).alias(_RANK),
         F.lit(stored).alias(_STORED),
         F.lit(stored).alias(_KEPT),
+        F.lit(False).alias(_SHOWN),
         F.when(F.lit(False), _record(table, never, never)).alias(_WAS),
         F.when(F.lit(stored), _values(table)).alias(_HAD),
         hidden_at.alias(_HIDDEN_AT),
@@ -188,6 +216,7 @@ def _events_of(near: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
     nothing = F.when(F.lit(False), was)
     ends = sortable(F.col(END), tracking.sequence)
     none = F.array().cast("array<string>")
+    shown = {_UPSERTED: F.col("_cdc_starts") == F.col(POSITION), _STARTED: F.lit(True), _ENDED: F.lit(False)}
 
     def event(sequence: Expression, position: Expression, unchanged: Expression, rank: int) -> Expression:
         return F.struct(
@@ -196,6 +225,7 @@ def _events_of(near: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
             unchanged.alias(UNCHANGED),
             F.lit(rank == _ENDED).alias(_DELETE),
             F.lit(rank).alias(_RANK),
+            shown[rank].alias(_SHOWN),
             (was if rank == _UPSERTED else nothing).alias(_WAS),
         )
 
@@ -216,17 +246,16 @@ def _events_of(near: DataFrame, table: Table, tracking: Tracking) -> DataFrame:
     )
 
 
-def _one_per_position(lines: DataFrame, table: Table) -> DataFrame:
-    """Keep one event per key and position; of equal ones the one that shows, else the one that lies hidden."""
-    values = [
-        F.when(~F.array_contains(column(UNCHANGED), c.name), comparable(column(c.name), c.type))
-        for c in table.columns
-        if c.name not in table.keys
-    ]
+def _one_per_position(lines: DataFrame, table: Table, required: Sequence[str]) -> DataFrame:
+    """Keep one event per key and position; of equal ones the one that shows, else the one that lies hidden.
+
+    `_shown` says whether a record that shows starts there, `_known` whether an upsert there was accepted before.
+    """
     place = Window.partitionBy(*map(column, table.keys), POSITION)
     best = [
         F.desc(_RANK),
-        *(F.desc(value) for value in values),
+        F.asc(leaves_out(required)),
+        *(F.desc(given(c)) for c in table.columns if c.name not in table.keys),
         F.desc(F.col(_WAS).isNotNull()),
         F.desc(_KEPT),
         F.desc(_HIDDEN_AT),
@@ -240,36 +269,38 @@ def _one_per_position(lines: DataFrame, table: Table) -> DataFrame:
         F.sum(_COUNT).over(place).alias(NEWS),
         F.first(_STORED).over(whole).alias("_cdc_first_stored"),
         F.first(_WAS, ignorenulls=True).over(whole).alias("_cdc_was_here"),
+        F.max(_SHOWN).over(place).alias("_cdc_shown_here"),
+        F.max(F.col(_STORED) & ~F.col(_DELETE)).over(place).alias(_KNOWN),
     )
     late = F.when(F.col("_cdc_first_stored"), F.col(NEWS)).otherwise(F.lit(0)).alias(LATE)
-    dropped = ("_cdc_number", "_cdc_first_stored", "_cdc_was_here", _WAS, _COUNT, _HIDDEN_AT)
-    kept = [column(name) for name in counted.columns if name not in dropped]
-    return counted.where("_cdc_number = 1").select(*kept, F.col("_cdc_was_here").alias(_WAS), late)
+    here = {_WAS: F.col("_cdc_was_here"), _SHOWN: F.col("_cdc_shown_here")}
+    dropped = ("_cdc_number", "_cdc_first_stored", "_cdc_was_here", "_cdc_shown_here", _COUNT, _HIDDEN_AT)
+    kept = [here.get(name, column(name)).alias(name) for name in counted.columns if name not in dropped]
+    return counted.where("_cdc_number = 1").select(*kept, late)
 
 
 def _judged(line: DataFrame, life: WindowSpec, required: Sequence[str]) -> DataFrame:
-    """Say of an event why it cannot be told: it leaves out columns, and nothing whole comes before it."""
+    """Say of an event whether it can be told, and why it is rejected: it leaves out columns, with nothing before it."""
+    # What is stored was filled when it came; where a record that shows begins this line, nothing is read before it.
+    settled = F.col(_STORED) & F.col(_SHOWN) & (F.row_number().over(life) == 1)
+    line = line.withColumn("_cdc_settled", settled)
     if not required:
-        return line.withColumn(WHY, F.lit(None).cast("string"))
-    left_out = F.size(F.array_intersect(column(UNCHANGED), F.array(*map(F.lit, required)))) > 0
-    whole = ~F.col(_DELETE) & (F.col(_STORED) | ~left_out)
-    based = F.max(whole).over(_up_to_here(life))
-    return line.withColumn(WHY, F.when(~F.col(_DELETE) & ~based, without_row()))
+        return line.select("*", F.lit(True).alias(_BASED), F.lit(None).cast("string").alias(WHY))
+    whole = ~F.col(_DELETE) & (F.col("_cdc_settled") | ~leaves_out(required))
+    line = line.withColumn(_BASED, F.col(_DELETE) | F.max(whole).over(_up_to_here(life)))
+    return line.withColumn(WHY, F.when(~F.col(_BASED) & ~F.col(_KNOWN), without_row()))
 
 
 def _filled(line: DataFrame, life: WindowSpec, table: Table) -> DataFrame:
     """Give columns that an event leaves out the value of the event before it."""
-    # What is stored was filled when it came; the first of it has nothing before it here.
-    settled = F.col(_STORED) & (F.row_number().over(life) == 1)
-    line = line.withColumn("_cdc_settled", settled)
     values = {}
     for c in table.columns:
         if c.name not in table.keys:
-            given = F.when(
+            told = F.when(
                 ~F.col(_DELETE) & (F.col("_cdc_settled") | ~F.array_contains(column(UNCHANGED), c.name)),
                 F.struct(column(c.name).alias("v")),
             )
-            values[c.name] = F.last(given, ignorenulls=True).over(_up_to_here(life))["v"]
+            values[c.name] = F.last(told, ignorenulls=True).over(_up_to_here(life))["v"]
     return line.select(*(values.get(name, column(name)).alias(name) for name in line.columns))
 
 

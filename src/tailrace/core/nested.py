@@ -7,7 +7,7 @@ A field whose name is not a plain word is quoted, as in SQL: `struct<`unit price
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -39,6 +39,22 @@ def names(kind: str) -> Iterator[str]:
         yield from names(field)
     for part in (element_of(kind), *(entry_of(kind) or ())):
         yield from names(part) if part else ()
+
+
+def case_twins(kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield fields of one struct, anywhere inside `kinds` of one column, whose names differ only in case."""
+    structs = [fields for kind in kinds if (fields := fields_of(kind)) is not None]
+    every = dict.fromkeys(name for fields in structs for name in fields)
+    seen: dict[str, str] = {}
+    for name in every:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            yield other, name
+        yield from case_twins([fields[name] for fields in structs if name in fields])
+    inside = [[element_of(kind), *(entry_of(kind) or (None, None))] for kind in kinds]
+    for parts in zip(*inside, strict=True):
+        if held := [part for part in parts if part is not None]:
+            yield from case_twins(held)
 
 
 def element_of(kind: str) -> str | None:

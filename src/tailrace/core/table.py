@@ -132,6 +132,7 @@ def fit(have: Table | None, want: Table, policy: Evolution, *, narrower: bool = 
             "Rows of two keys cannot live in one table. Write to a new target table, or set primary_key for it.",
         )
     _refuse_case_twins([*have.names(), *want.names()], want.name)
+    _refuse_twins_inside([*have.columns, *want.columns], want.name)
     add, widen, skipped = [], [], []
     columns = {column.name: column for column in have.columns}
     for column in want.columns:
@@ -166,9 +167,11 @@ def _wider(table: str, old: Column, column: Column, *, narrower: bool, pad: bool
     if old.type == column.type:
         return old.type
     wider = nested.merged(old.type, column.type, widens)
-    gone = nested.lost(old.type, column.type)
-    if wider and (pad or not gone) and (narrower or gone or wider != old.type):
-        return wider
+    if wider and (pad or not nested.lost(old.type, column.type)):
+        # Part by part: a field may be new while another one is narrower than it was.
+        narrowed = any(nested.changed(column.type, wider))
+        if narrower or not narrowed:
+            return wider
     raise Halt(
         "type-changed",
         f'column "{column.name}" of table "{table}" became {column.type} in the source and is {old.type} in the target',
@@ -229,6 +232,7 @@ def _refuse_bad_names(table: Table) -> None:
                 "Names that start so are ours. Leave the column out with columns, or rename it in the source.",
             )
     _refuse_case_twins(table.names(), table.name)
+    _refuse_twins_inside(table.columns, table.name)
 
 
 def _refuse_case_twins(names: Iterable[str], table: str) -> None:
@@ -240,6 +244,16 @@ def _refuse_case_twins(names: Iterable[str], table: str) -> None:
                 "case-collision",
                 f'columns "{other}" and "{name}" of table "{table}" differ only in case',
                 "Spark tables do not tell them apart. Leave one out with columns, or rename it in the source.",
+            )
+
+
+def _refuse_twins_inside(columns: Sequence[Column], table: str) -> None:
+    for name in dict.fromkeys(column.name for column in columns):
+        for one, other in nested.case_twins([column.type for column in columns if column.name == name]):
+            raise Halt(
+                "case-collision",
+                f'fields "{one}" and "{other}" inside column "{name}" of table "{table}" differ only in case',
+                "Spark tables do not tell them apart. Leave the column out with columns, or rename one in the source.",
             )
 
 

@@ -161,6 +161,7 @@ class _Application:
             suit(ours, seen.get["rows"])
             events = ours.table(view)
         tracked = tuple(self._named[name] for name in arguments.tracked)
+        required = tuple(self._named[name] for name in arguments.required)
         flow = Flow(
             self._target,
             arguments.mode,
@@ -168,10 +169,10 @@ class _Application:
             self._shape,
             self._have is not None,
             self._mark,
-            engine.by_content(self._shape),
+            engine.by_content(self._shape, required if arguments.partial else None),
             self._reject,
             partial=arguments.partial,
-            required=tuple(self._named[name] for name in arguments.required),
+            required=required,
             truncates=arguments.truncates is not None,
             kept=True,
             alone=True,
@@ -192,6 +193,8 @@ class _Application:
         op = F.when(F.coalesce(arguments.deletes, F.lit(False)), Op.DELETE.value).otherwise(Op.UPDATE.value)
         if arguments.truncates is not None:
             op = F.when(F.coalesce(arguments.truncates, F.lit(False)), Op.TRUNCATE.value).otherwise(op)
+        missing = F.when(sequence.isNull(), "missing-sequence: sequence_by is null")
+        unknown = F.when(op == Op.UPDATE.value, arguments.unknown(self._have.names() if self._have else ()))
         reserved = {
             OP: op,
             POSITION: sortable(sequence, arguments.sequence_type),
@@ -201,7 +204,7 @@ class _Application:
             "_cdc_partition": F.lit(None).cast("int"),
             OFFSET: F.lit(0).cast("bigint"),
             UNCHANGED: arguments.unchanged(self._named),
-            PROBLEM: F.when(sequence.isNull(), "missing-sequence: sequence_by is null"),
+            PROBLEM: F.coalesce(missing, unknown),
             OLD_KEY: F.when(F.lit(False), F.struct(*(arguments.value(k).alias(self._named[k]) for k in keys))),
         }
         values = (arguments.value(c.name).alias(self._named[c.name]) for c in arguments.want.columns)
@@ -209,6 +212,9 @@ class _Application:
 
     def _reject(self, rejected: DataFrame) -> None:
         if self._fails:
+            # As in Spark's own, the table is there when its first batch fails.
+            if self._have is None:
+                self._target.evolve(_TABLE, self._fitted)
             # As in Spark's own, a row without a sequence is told of before one without a key.
             first = rejected.select(PROBLEM).orderBy(~column(PROBLEM).startswith("missing-seq"), PROBLEM).first()
             code, _, text = str(first[0] if first else "").partition(": ")

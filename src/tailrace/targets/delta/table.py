@@ -117,8 +117,9 @@ class DeltaTable:
             if graves is None:
                 return rows
             every = rows.unionByName(graves.withColumn("_cdc_alive", F.lit(False)))
-            newest = F.max(F.struct(POSITION, "_cdc_alive")).alias("newest")
-            return every.groupBy(*columns).agg(newest).select(*columns, f"newest.{POSITION}", "newest._cdc_alive")
+            newest = F.max(F.struct(POSITION, "_cdc_alive")).alias("_cdc_newest")
+            told = [f"_cdc_newest.{name}" for name in (POSITION, "_cdc_alive")]
+            return every.groupBy(*columns).agg(newest).select(*columns, *told)
 
     def current(self, near: Ranges = NOWHERE) -> DataFrame:
         """Return the rows with keys within `near` as they are stored."""
