@@ -235,6 +235,7 @@ MUTANTS = [
         "HIDE: F.col(WHY).isNull() & ~F.col(_KEPT)",
         "HIDE: F.lit(False)",
         PARTIAL2,
+        histories=2_000,
     ),
     Mutant(
         "a soft delete makes no row",
