@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,7 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.core.errors import Retryable
 from tailrace.spark import parts as module
+from tailrace.spark.effort import PART, suit
 from tailrace.spark.parts import parts
 
 
@@ -42,3 +46,31 @@ def test_whoever_takes_his_time_holds_up_nobody(spark: SparkSession) -> None:
     other.join(60)
     assert counted == [10]
     assert sum(part.num_rows for part in taken) == 400_000 - 10_000
+
+
+def test_whoever_goes_no_further_leaves_nothing_behind(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IN_MEMORY", 0)
+    taken = parts(spark.range(0, 400_000, numPartitions=8).select(F.repeat(F.lit("x"), 100)))
+    next(taken)
+    taken.close()
+    assert not any(thread.name == "parts" for thread in threading.enumerate())
+    assert not any("tailrace-parts" in str(link.resolve()) for link in Path("/proc/self/fd").glob("*"))
+    assert spark.range(10).count() == 10
+
+
+def test_a_full_disk_on_the_way_is_told_as_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "IN_MEMORY", 0)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(Retryable) as refused:
+        list(parts(spark.range(0, 50_000, numPartitions=5)))
+    assert refused.value.code == "disk-full"
+
+
+def test_many_rows_are_divided_into_more_parts(spark: SparkSession) -> None:
+    ours = spark.newSession()
+    for rows, expected in [(0, "2"), (PART * 7, "7"), (10, "2")]:
+        suit(ours, rows)
+        assert ours.conf.get("spark.sql.shuffle.partitions") == expected

@@ -126,3 +126,13 @@ def test_a_run_that_finds_nothing_new_says_what_the_target_has(log: LandedLog, t
     nothing = Job("p", None, None, log.head, Checkpoints(tmp_path), [(work, once)], once, Silent(), lambda: None)
     done = run(nothing, threading.Event(), once=True).targets[0]
     assert (done.status, done.slices, done.upto) == ("done", 0, 9)
+
+
+def test_what_the_only_table_has_is_noted_though_a_crash_kept_it_from_being_saved(
+    log: LandedLog, tmp_path: Path
+) -> None:
+    log.only_topic = f"cdc.{ITEMS.name}"  # type: ignore[attr-defined]
+    work = drain_into(tmp_path, log, items=9)
+    work.progress.save("t", "log", 4, {})
+    assert work.at() == 9
+    assert work.progress.load("t", "log") == 9

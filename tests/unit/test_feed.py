@@ -619,6 +619,24 @@ def test_a_file_that_another_replaced_while_it_was_read_is_not_taken_for_it(tmp_
         feed.log(life)._refuse_changing([first])
 
 
+@pytest.mark.parametrize("committed", [[], ["other"]])
+def test_what_was_replaced_before_it_was_read_is_left_to_what_replaced_it(tmp_path: Path, committed: list[str]) -> None:
+    feed, life, audit = asked(tmp_path, source={"on_change": "apply"}, cdc={}, sink=APPEND)
+    (tmp_path / "in/a.csv").write_text("id\n2\n")
+    (tmp_path / "in/b.csv").write_text("x\n")
+    Intake(feed._feed(), audit).scan()
+    for target in committed:
+        audit.settle(target, audit.after(-1, 99, 9)[0].last, "r")
+    audit.claim("box", [0, 1, 2], "one", "r", NOW)
+    failed = [Outcome(0, problem="replaced: the file was replaced"), Outcome(2, problem="malformed: it is")]
+    audit.found("box", "one", failed)
+    audit.settle("box", 99, "r")
+    assert [(entry.name, entry.of) for entry in audit.after(-1, 99, 9)] == [("a.csv", -1), ("a.csv", -1), ("b.csv", -1)]
+    (tmp_path / "in/b.csv").write_text("id\n3\n")
+    assert [row["file"] for row in feed.requeue(life, None, failed=True, dry_run=False)] == ["b.csv"]
+    assert [(entry.name, entry.of) for entry in audit.after(-1, 99, 9)][3:] == [("b.csv", 2)]
+
+
 def test_lineage_starts_spark_before_it_asks_for_rows(tmp_path: Path) -> None:
     feed, life = FileFeed(load(), PlatformConfig(), tmp_path, no_spark), Life(log="log", epoch=1)
     feed.audit(life).enter([(Seen("x.csv", 1, 1, "o"), Examined("ab" * 32, 1), -1)])

@@ -97,8 +97,12 @@ class Audit:
 
     def newest(self, names: Sequence[str]) -> dict[str, Entry]:
         """Return the newest entry of each of the files called `names` that has one."""
-        newest = f"SELECT max(number) FROM files WHERE name IN ({_marks(names)}) GROUP BY name"
-        return {entry.name: entry for entry in self._entries(f"WHERE number IN ({newest})", names)} if names else {}
+        found: dict[str, Entry] = {}
+        for start in range(0, len(names), _MANY):
+            some = names[start : start + _MANY]
+            newest = f"SELECT max(number) FROM files WHERE name IN ({_marks(some)}) GROUP BY name"
+            found |= {entry.name: entry for entry in self._entries(f"WHERE number IN ({newest})", some)}
+        return found
 
     def states(self, names: Sequence[str]) -> dict[str, State]:
         """Return what files were when they were entered last; those that never were are left out."""

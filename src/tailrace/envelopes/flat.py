@@ -217,8 +217,11 @@ def _json_type(kind: str) -> str:
 
 
 def _number_text(value: Expression) -> Expression:
-    """Return what a variant says; NULL for a number of more digits than any decimal has: it was made a float."""
-    lost = F.col("value").rlike(r"[0-9.]{39,}") & (F.schema_of_variant(value) == "DOUBLE")
+    """Return what a variant says; NULL for a number that was made a float and has more digits than one.
+
+    That happens to a number with an exponent, and to one of more digits than any decimal has.
+    """
+    lost = F.col("value").rlike(r"[0-9.]{39,}|([0-9]\.?){16,}[eE]") & (F.schema_of_variant(value) == "DOUBLE")
     return F.when(~lost, F.variant_get(value, "$", "string"))
 
 

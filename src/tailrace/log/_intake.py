@@ -77,8 +77,10 @@ class Feed:
                 content = examine(file, name, self.kind, self.encoding, self.max_row_bytes)
         except (Changed, FileNotFoundError):
             return None
-        except OSError as error:
+        except PermissionError as error:
             raise Unreadable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
+        except OSError as error:
+            raise Retryable("feed-unreadable", f'file "{name}" cannot be read: {error.strerror or error}') from error
         # What grew meanwhile was perhaps read in part.
         return content if place.states([name]).get(name) == state else None
 

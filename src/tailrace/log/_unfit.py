@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tailrace.core.errors import Retryable
 from tailrace.core.table import RESERVED, Table
@@ -13,18 +13,21 @@ class Unfit(Exception):
     """Why a file among others does not go together with the table, as `code: words`."""
 
 
-def refuse_passing(error: Exception, name: str) -> None:
-    """Raise what may not come again; it says nothing of the file, and a verdict on a file is for good."""
+def refuse_passing(error: Exception, names: Sequence[str]) -> None:
+    """Raise what may not come again; it says nothing of the files, and a verdict on a file is for good."""
     causes = causes_of(error)
+    files = f'file "{names[0]}"' + (f" and {len(names) - 1} others" if len(names) > 1 else "") if names else "files"
     if no_room(causes):
         raise Retryable(
             "disk-full",
-            f'there was no space left while file "{name}" was read',
-            "Nothing was applied. Free some space; the file is then read again.",
+            f"there was no space left while {files} were read",
+            "Nothing was applied. Free some space; they are then read again.",
         ) from error
     if is_passing(causes):
         what = causes[-1][0].rpartition(".")[2]
-        raise Retryable("spark-failed", f'Spark failed while file "{name}" was read: {what}', "It is read again.")
+        raise Retryable(
+            "spark-failed", f"Spark failed while {files} were read: {what}", "They are read again."
+        ) from error
 
 
 def problem_of(error: Exception) -> str:

@@ -369,7 +369,7 @@ class FileLog:
             return
         if lent.copies is None:
             self._refuse_changing(entries)
-        refuse_passing(error, entries[0].name)
+        refuse_passing(error, [entry.name for entry in entries])
         try:
             self._own_session().range(1).count()
         except (Py4JError, PySparkException):

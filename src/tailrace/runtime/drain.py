@@ -116,9 +116,12 @@ class Drain:
         a crash kept the progress from being saved.
         """
         place = self._noted()
-        if isinstance(self.log, Single) and self.log.only_topic in self.tables:
-            return max(place, self._included(self.tables[self.log.only_topic].table))
-        return place
+        if not isinstance(self.log, Single) or self.log.only_topic not in self.tables:
+            return place
+        has = self._included(self.tables[self.log.only_topic].table)
+        if has > place:
+            self.progress.save(self.target, self.log.name, has, {})
+        return max(place, has)
 
     def _noted(self) -> int:
         at, noted = self.progress.load(self.target, self.log.name), self.progress.noted(self.target, self.log.name)

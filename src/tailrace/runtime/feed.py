@@ -176,7 +176,7 @@ class FileFeed:
         chosen = audit.failed() if failed else audit.standing(audit.find(what or ""))
         if not chosen and not failed:
             raise _unknown(what)
-        new = list(self._again(audit, chosen))
+        new = list(self._again(audit, chosen, failed=failed))
         appending = [sink.sink_id for sink in self._pipeline.enabled_sinks if sink.mode is Mode.APPEND]
         if dry_run:
             audit.refuse_doubling([number for _, (_, _, number) in new], appending)
@@ -184,7 +184,9 @@ class FileFeed:
             audit.enter((one for _, one in new), appending)
         return [{**shown(e), "sha256": content.sha256, "requeued": not dry_run} for e, (_, content, _) in new]
 
-    def _again(self, audit: Audit, chosen: Sequence[Entry]) -> Iterator[tuple[Entry, tuple[Seen, Examined, int]]]:
+    def _again(
+        self, audit: Audit, chosen: Sequence[Entry], *, failed: bool
+    ) -> Iterator[tuple[Entry, tuple[Seen, Examined, int]]]:
         """Yield entries, each as it is to be entered again: at its place in the order, with what the file holds now.
 
         Other content in the place of what was taken would be taken for what the targets have: it comes after it, or
@@ -204,13 +206,14 @@ class FileFeed:
                 )
             seen = Seen(entry.name, state.size, state.modified_ns, entry.order, tag=state.tag)
             last = newest[entry.name]
-            if content.sha256 == entry.content.sha256 or audit.failed_everywhere(entry.number):
+            replaced = last.number != entry.number and content.sha256 == last.content.sha256
+            if content.sha256 == entry.content.sha256 or (audit.failed_everywhere(entry.number) and not replaced):
                 yield entry, (seen, content, entry.number)
             elif feed.on_change != "apply":
                 raise changed(entry, content)
-            elif content.sha256 != last.content.sha256:
+            elif not replaced:
                 yield entry, (replace(seen, order=again(seen, last.order, feed.directory.order)), content, -1)
-            elif last not in chosen:
+            elif not failed and last not in chosen:
                 raise changed(entry, content)
 
     def lineage(self, life: Life | None, what: str, opened: Sequence[Target]) -> list[dict[str, object]]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
-_PASSING = (
-    "OutOfMemoryError",
-    "Too many open files",
-    "Input/output error",
-    "Stale file handle",
-    "ExecutorLostFailure",
-    "FetchFailed",
-    "cancelled",
+# Texts hold names of files, so a word alone is no sign.
+_PASSING = re.compile(
+    r"\bOutOfMemoryError$|\bSparkOutOfMemoryError$|java\.lang\.OutOfMemoryError:|ExecutorLostFailure \(|FetchFailed\("
+    r"|(^|: |\()(Too many open files|Input/output error|Stale file handle)|\bJob \d+ cancelled\b"
 )
 
 
@@ -35,4 +32,4 @@ def no_room(causes: list[tuple[str, str]]) -> bool:
 
 def is_passing(causes: list[tuple[str, str]]) -> bool:
     """Say whether the machine was at its limits, whatever it was at work on."""
-    return any(phrase in name or phrase in text for name, text in causes for phrase in _PASSING)
+    return any(_PASSING.search(said) for cause in causes for said in cause)

@@ -26,5 +26,7 @@ def suit(session: SparkSession, rows: int) -> None:
     defaults = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
     for name, value in defaults.items():
         session.conf.set(name, _AS_IT_STANDS[name] if rows <= FEW else context.get(name, value))
-    least = int(context.get(_PARTS, "200"))
-    session.conf.set(_PARTS, str(max(least, rows // PART)))
+    least = context.get(_PARTS, "200")
+    # Databricks has "auto", and then needs no help.
+    if least.isdecimal():
+        session.conf.set(_PARTS, str(max(int(least), rows // PART)))

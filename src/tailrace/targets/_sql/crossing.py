@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +20,8 @@ from tailrace.targets._sql.statements import KEPT
 
 def outgoing(
     rows: DataFrame, types: Mapping[str, str], dialect: Dialect, keys: Sequence[str] = ()
-) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of `rows` that `types` names, as they are stored, part by part.
+) -> closing[Generator[pa.RecordBatch]]:
+    """Give the columns of `rows` that `types` names, as they are stored, part by part.
 
     Within a part they come in the order of `keys`: an index takes neighbours several times as fast as rows that lie
     all over it.
@@ -32,7 +33,7 @@ def outgoing(
         values.append(dialect.kind(kind).out(value).alias(name))
     if keys:
         rows = rows.sortWithinPartitions(*map(column, keys))
-    return parts(rows.select(*values))
+    return closing(parts(rows.select(*values)))
 
 
 def times_as_text(column: pa.Array) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,16 +29,17 @@ def fill(
     dead: list[pa.RecordBatch] = []
     count = 0
 
-    def living() -> Iterator[pa.RecordBatch]:
+    def living(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         nonlocal count
-        for chunk in outgoing(rows, {**types, POSITION: "string", OP: "string"}, dialect, keys):
+        for chunk in chunks:
             gone = pc.equal(chunk.column(OP), "d")
             dead.append(chunk.filter(gone).select([*keys, POSITION, OP]))
             alive = chunk.filter(pc.invert(gone)).select(stored)
             count += alive.num_rows
             yield alive
 
-    session.load(table, [dialect.column(name) for name in stored], living())
+    with outgoing(rows, {**types, POSITION: "string", OP: "string"}, dialect, keys) as chunks:
+        session.load(table, [dialect.column(name) for name in stored], living(chunks))
     buried = [_dated(chunk, day) for chunk in dead if chunk.num_rows]
     if buried:
         session.load(beside, [*map(dialect.column, keys), POSITION, OP, DAY], buried)

@@ -10,10 +10,11 @@ it when it read the mark; from then on no other can commit. See ADR 8.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import pyarrow as pa
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -266,13 +267,14 @@ class SqlTable:
     ) -> int:
         count = 0
 
-        def counted() -> Iterator[object]:
+        def counted(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             nonlocal count
-            for chunk in outgoing(rows, types, self._dialect, keys):
+            for chunk in chunks:
                 count += chunk.num_rows
                 yield chunk
 
-        session.load(table, [self._dialect.column(name) for name in types], counted())
+        with outgoing(rows, types, self._dialect, keys) as chunks:
+            session.load(table, [self._dialect.column(name) for name in types], counted(chunks))
         return count
 
     # -- parts

@@ -241,7 +241,7 @@ class DeltaTable:
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
         statement = self._statement(merge_source(view, measured), before, batch, measured)
         # A MERGE also goes through the rows of the files that it touches; of a large table that may be many.
-        suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else FEW + 1)
+        suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else max(measured.rows, FEW + 1))
         conf = self._session.conf
         size = min(max(before.bytes() // _FILES, _SMALLEST_FILE), _LARGEST_FILE)
         conf.set("spark.databricks.delta.autoCompact.maxFileSize", str(size))

@@ -253,7 +253,7 @@ class IcebergTable:
         source, names = merge_source(view, measured), before.schema().names
         into, keys, ranges = self._place.sql, batch.table.keys, measured.ranges
         # A MERGE also goes through the rows of the files that it touches; of a large table that may be many.
-        suit(self._session, measured.rows if size < _LARGE else FEW + 1)
+        suit(self._session, measured.rows if size < _LARGE else max(measured.rows, FEW + 1))
         if self._mode == "scd2":
             self._session.sql(MergeRecords(into, source, names, keys, ranges).sql())
             return
