@@ -88,7 +88,7 @@ class _Waiting:
         self._queue: SimpleQueue[pa.RecordBatch | tuple[int, int] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._bytes = 0
-        self._file: IO[bytes] | None = None
+        self._file: Any = None
         self._schema: pa.Schema | None = None
         self.broken: Exception | None = None
 
@@ -126,6 +126,5 @@ class _Waiting:
         return start, packed.size
 
     def _read(self, start: int, size: int) -> pa.RecordBatch:
-        assert self._file is not None
         self._file.seek(start)
         return pa.ipc.read_record_batch(pa.py_buffer(self._file.read(size)), self._schema)
