@@ -74,3 +74,11 @@ def test_many_rows_are_divided_into_more_parts(spark: SparkSession) -> None:
     for rows, expected in [(0, "2"), (PART * 7, "7"), (10, "2")]:
         suit(ours, rows)
         assert ours.conf.get("spark.sql.shuffle.partitions") == expected
+
+
+def test_a_part_may_take_longer_than_connecting_may(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_AUTH_SOCKET_TIMEOUT", "1")
+    slow = spark.range(0, 2, numPartitions=1).selectExpr(
+        "id", "java_method('java.lang.Thread', 'sleep', 1500L) AS slept"
+    )
+    assert sum(part.num_rows for part in parts(slow)) == 2

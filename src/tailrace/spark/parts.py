@@ -39,6 +39,8 @@ def parts(rows: DataFrame) -> Generator[pa.RecordBatch]:
     frame: Any = rows
     port, secret, served = frame._jdf.collectAsArrowToPython()
     stream, link = local_connect_and_auth(port, secret)
+    # Connecting has a limit; how long a part takes is for nobody to say.
+    link.settimeout(None)
     waiting = _Waiting()
     taking = threading.Thread(target=_take, args=(stream, link, waiting), name="parts", daemon=True)
     taking.start()
