@@ -15,6 +15,7 @@ from tailrace.core.change import Change, Folded, Op, fold
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.page import Page
 from tailrace.core.position import Phase, position
+from tailrace.sources._convex_client import Bounds
 from tailrace.sources.convex import ConvexSource, Options, Pace
 from tailrace.testing.convex import Deployment, Emulator
 from tailrace.testing.convex.values import encode
@@ -28,10 +29,9 @@ def options(server: Emulator, **more: Any) -> Options:
 
 
 def source(server: Emulator, *, epoch: int = 1, pace: Pace | None = None, **more: Any) -> ConvexSource:
-    """Return a new reader, as a new process would open it."""
-    return ConvexSource(
-        options(server, **more), pipeline_id="shop", epoch=epoch, pace=pace or Pace(0.01, 0.0, page_rows=1)
-    )
+    """Return a new reader, as a new process would open it; its calls are made once, so that a test sees them fail."""
+    pace = pace or Pace(0.01, 0.0, page_rows=1)
+    return ConvexSource(options(server, **more), pipeline_id="shop", epoch=epoch, pace=pace, bounds=Bounds())
 
 
 def read(server: Emulator, since: Checkpoint | None = None, **more: Any) -> list[Page[pa.Table]]:

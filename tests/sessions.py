@@ -14,15 +14,13 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ui.explainMode": "simple",
-    # Hadoop starts a process for each file that it makes or renames here, and as many again for the file's checksum.
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 SHORT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 """Options of a JVM that runs for a minute: the quick compiler only, and room for what it makes, which it would else make again."""
 
-COMMAND = {name: value for name, value in SMALL.items() if not name.startswith(("spark.master", "spark.hadoop."))}
-"""Settings of a command that is killed. Files are written as an operator's are: a kill may fall between a file and its checksum."""
+COMMAND = {name: value for name, value in SMALL.items() if name != "spark.master"}
+"""Settings of a command that is killed."""
 
 QUICK = {"JAVA_TOOL_OPTIONS": SHORT}
 """What the environment of such a command says to both of its JVMs, Spark's and the engine's."""

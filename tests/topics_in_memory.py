@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from tailrace.apply.target import Target
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Aside, Rejects
 from tailrace.control.rejects import Kept as Letter
@@ -56,17 +57,23 @@ class Pipeline:
     tables: Sequence[str]
     envelope: Format = field(default_factory=DebeziumJson)
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
     evolution: Evolution = Evolution.ALTER
     memory: Kept = field(default_factory=Kept)
     state: State = field(default_factory=State)
     routing: Routing | None = None
     mode: Literal["scd1", "scd2", "append"] = "scd1"
+    limit: int = 1000
+    life: tuple[str, int] = ("log", 1)
+    """The name of the log, and its epoch."""
+    soft: str = ""
+    elsewhere: Target | None = None
+    """Written to in place of the target in memory."""
 
     @property
     def log(self) -> KafkaLog:
         return KafkaLog(
-            "log",
-            1,
+            *self.life,
             self.cluster,
             self.topics,
             self.tables,
@@ -87,7 +94,7 @@ class Pipeline:
 
     @property
     def rejects(self) -> Rejects:
-        return Rejects(self.folder / "rejects", enabled=True, limit=1000)
+        return Rejects(self.folder / "rejects", enabled=True, limit=self.limit)
 
     def drain(self, max_rows: int = 100_000) -> list[Counts]:
         """Drain to the head; return the counts of every table of every slice."""
@@ -119,9 +126,9 @@ class Pipeline:
         return Replay(work, bad, self.rejects, self.folder / "replays", again, lambda: self.spark).run()
 
     def _work(self, log: KafkaLog, rejects: Aside, max_rows: int) -> Drain:
-        rules = Rules(self.mode, self.evolution, 100_000)
-        fold = Fold(lambda: self.spark, log, self.target, rules, rejects, Silent())
-        choices = {table: Choice(table, self.keys.get(table, ())) for table in self.tables}
+        rules = Rules(self.mode, self.evolution, 100_000, self.soft)
+        fold = Fold(lambda: self.spark, log, self.elsewhere or self.target, rules, rejects, Silent())
+        choices = {table: Choice(table, self.keys.get(table, ()), self.columns) for table in self.tables}
         return Drain("box", log, fold, choices, self.progress, Pace(max_rows, 0.0, 1), Silent())
 
     def rows(self, table: str) -> list[dict[str, Any]]:

@@ -29,6 +29,8 @@ class SqlContract(TargetContract):
 
     adopts = True
     """A table that was made beforehand can be taken over."""
+    bounds_text = True
+    """A column with a length takes no longer text."""
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         raise NotImplementedError
@@ -144,6 +146,25 @@ class SqlContract(TargetContract):
         target.apply(batch(self.spark, [put(1, 1), put(1, 2, None, None), drop(1, 3)], 1, shape))
         assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}, {"id": 2, "name": None, "size": None}]
         assert self.open().mark(ITEMS.name) == Mark(LOG, 1, at(1))
+
+    def test_text_of_a_bounded_length_is_taken_over_and_nothing_is_cut_to_fit(self) -> None:
+        if not self.adopts:
+            return
+        self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))
+        self.sql("CREATE TABLE items (id bigint PRIMARY KEY, name varchar(3), size bigint)")
+        target = self.open()
+        shape = self.reshape(target, ITEMS)
+        target.apply(batch(self.spark, [put(1, 1, "abc")], 1, shape))
+        long = batch(self.spark, [put(2, 2, "abcd"), put(2, 3, "y")], 2, shape)
+        if self.bounds_text:
+            with pytest.raises(Halt) as halted:
+                target.apply(long)
+            assert halted.value.code == "value-refused"
+            assert "abcd" not in halted.value.render()
+        else:
+            target.apply(long)
+        there = [(1, "abc")] if self.bounds_text else [(1, "abc"), (2, "abcd"), (3, "y")]
+        assert [(row["id"], row["name"]) for row in self.rows(target)] == there
 
     def test_a_table_with_rows_is_not_taken_over(self) -> None:
         self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))

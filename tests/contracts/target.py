@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.target import Batch, Mark, Target
 from tailrace.core.change import Change, Op, fold
-from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.core.errors import Halt, Misconfigured, Retryable, TailraceError
 from tailrace.core.table import RESERVED, Column, Evolution, Table, fit
 from tailrace.spark.frame import frame
 
@@ -395,6 +395,13 @@ class TargetContract:
             ("${HOME}", 1),
         }
 
+    @pytest.mark.parametrize("ours", ["_tailrace", "_tailrace_tables", "_TAILRACE_tombstones_items"])
+    def test_a_name_of_ours_is_refused(self, ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(TABLES, "public.ours", ours)
+        with pytest.raises(Misconfigured) as refused:
+            self.open()
+        assert (refused.value.code, ours in str(refused.value)) == ("reserved-name", True)
+
     def test_a_composite_key_is_one_key(self) -> None:
         columns = (Column("order", "bigint"), Column("line", "string"), Column("n", "int"))
         table = Table("public.lines", columns, ("order", "line"))
@@ -509,6 +516,23 @@ class TargetContract:
             quick.apply(events(self.spark, 4, 6))
         assert replaced.value.code in ("write-conflict", "owner-replaced")
         assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize("there", [True, False], ids=["an empty table", "no table"])
+    def test_nothing_that_is_asked_after_the_mark_hides_a_commit_of_another_writer(self, there: bool) -> None:
+        slow, quick = self.open(mode="append"), self.open(mode="append")
+        if there:
+            self.reshape(slow, ITEMS)
+        assert slow.mark(ITEMS.name) is None
+        self.reshape(quick, ITEMS)
+        assert quick.mark(ITEMS.name) is None
+        assert quick.apply(events(self.spark, 1, 3)).inserted == 3
+        slow.notes(ITEMS.name)
+        self.reshape(slow, Table(ITEMS.name, (*ITEMS.columns, Column("note", "string")), ITEMS.keys))
+        with pytest.raises(Retryable) as refused:
+            slow.apply(events(self.spark, 1, 5))
+        assert refused.value.code == "write-conflict"
+        assert slow.mark(ITEMS.name) == Mark(LOG, 3, at(3))
+        assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3]
 
 
 def _comparable(row: Image) -> Image:

@@ -45,9 +45,9 @@ class Command:
         out, err = process.communicate(timeout=400)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def start(self, failpoints: str = "") -> subprocess.Popen[str]:
+    def start(self, failpoints: str = "", *options: str) -> subprocess.Popen[str]:
         """Start the command."""
-        command = [sys.executable, "-m", "tailrace.cli.main", "run", "pipeline.yaml", "--once", "--json"]
+        command = [sys.executable, "-m", "tailrace.cli.main", "run", "pipeline.yaml", "--once", "--json", *options]
         armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": failpoints} if failpoints else {}
         return subprocess.Popen(
             [*command, "--platform-config", "platform.yaml"], cwd=self.folder, env={**os.environ, **QUICK, **armed}, text=True,

@@ -2,7 +2,7 @@
 
     python -m tests.e2e.sleeps --targets delta,postgres
 
-One pipeline has all targets in all modes. In each of them the sleeper stops once: in a lake right before its commit, in a
+One pipeline has all targets in all modes. For each of them a sleeper stops once: in a lake right before its commit, in a
 database before its transaction, since nobody else gets in during it. The other process has what the pipeline remembers, and
 not its lock, as if it ran on another machine. Each event must then be in each table once.
 """
@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -41,48 +41,31 @@ Sinks = Mapping[tuple[str, str], Store]
 
 def slept(folder: Path, sinks: Sinks, spark: SparkSession) -> Iterator[tuple[str, str]]:
     """Let a process sleep in each of `sinks` in turn; yield what each became, and what is wrong with it."""
-    # Databases first: how often a lake opens a slice before it sees the other one's commit is its own affair.
-    sinks = dict(sorted(sinks.items(), key=lambda item: item[0][0] in LAKES))
     names = {f"{kind}-{mode}": (kind, mode) for kind, mode in sinks}
     feed = Feed(folder / "feed", [sinks[of].sink(name, mode=of[1]) for name, of in names.items()], max_rows=18)
     for _ in range(4):
         feed.put()
-    # Two slices of two files: it sleeps with the second in hand, of which the other one commits the first file.
-    sleeper = feed.start(",".join(_pauses(sinks)))
-    try:
-        for name in names:
+    for name, of in names.items():
+        # Two slices of two files: it sleeps with the second in hand, of which the other one commits the first file.
+        sleeper = feed.start(f"{'C22' if of[0] in LAKES else 'C18'}=pause:2", "--target", name)
+        try:
             _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
             if not os.WIFSTOPPED(status):
                 sleeper.returncode = os.waitstatus_to_exitcode(status)
                 yield name, f"did not sleep, but ended with {sleeper.returncode}"
-                return
+                continue
             shutil.rmtree(folder / "other", ignore_errors=True)
             shutil.copytree(folder / "feed" / ".tailrace", folder / "other")
             _go_on(folder, [name], spark, max_slices=1)
             sleeper.send_signal(signal.SIGCONT)
-        out, err = sleeper.communicate(timeout=400)
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-    _go_on(folder, list(names), spark)
-    ended = {target["target"]: target for target in json.loads(out.splitlines()[-1])["targets"]}
-    for name, of in names.items():
-        wrong = _wrong(feed, sinks[of], *of, ended[name])
+            out, err = sleeper.communicate(timeout=400)
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+        _go_on(folder, [name], spark)
+        (ended,) = json.loads(out.splitlines()[-1])["targets"]
+        wrong = _wrong(feed, sinks[of], *of, ended)
         yield name, f"{wrong}\n{err[-2000:]}" if wrong else ""
-
-
-def _pauses(sinks: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield when to stop: at the second batch of each target."""
-    opened = committing = 0
-    for kind, mode in sinks:
-        yield f"C22=pause:{committing + 2}" if kind in LAKES else f"C18=pause:{opened + 2}"
-        if kind not in LAKES:
-            # It is refused before it comes to its commit.
-            opened, committing = opened + 2, committing + 1
-        else:
-            # The sleeper conflicts, looks again and goes on. A MERGE of Delta begins with what the other one has left,
-            # and leaves rows alone that are as new as its own.
-            committing += 2 if (kind, mode) == ("delta", "scd1") else 3
 
 
 def _go_on(folder: Path, targets: list[str], spark: SparkSession, max_slices: int | None = None) -> None:

@@ -19,6 +19,7 @@ from dev.services.kafka import Kafka
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.core.errors import Misconfigured, NotReady
 from tailrace.runtime.build import Pipeline, open_pipeline
+from tailrace.runtime.probe import probed
 from tailrace.runtime.report import Silent
 from tests.service.reading import Database
 from tests.service.topics import patiently
@@ -60,7 +61,7 @@ def left(database: Database, kafka: Kafka, connect: Connect) -> list[str]:
     with psycopg.connect(database.server.dsn(database.name), autocommit=True) as asked:
         found = [row[0] for row in asked.execute(slots)]
         found += [row[0] for row in asked.execute("SELECT pubname FROM pg_publication")]
-    found += [topic for topic in kafka.topics() if topic.startswith(f"{database.name}.")]
+    found += [topic for topic in kafka.topics() if topic.startswith(f"{database.name}.") and not topic.endswith(".dlq")]
     # Its state outlives a connector that was stopped before it was removed.
     return found + [name for name in http.call("GET", f"{connect.url}/connectors") if name.startswith(database.name)]
 
@@ -84,7 +85,7 @@ def test_a_deployment_fills_a_target_may_be_repeated_and_leaves_nothing(
         with pytest.raises(NotReady) as early:
             pipeline.run(once=True, report=Silent())
         assert early.value.code == "not-deployed"
-        made = [f'topic "{topic}"', f'publication "pub_{database.name}"', f'connector "{name}"']
+        made = [f'topic "{topic}"', f'topic "{topic}.dlq"', f'publication "pub_{database.name}"', f'connector "{name}"']
         assert pipeline.deploy() == made
         assert pipeline.deploy() == []
     with opening(settings={"max.batch.size": "1000"}) as pipeline:
@@ -99,9 +100,18 @@ def test_a_deployment_fills_a_target_may_be_repeated_and_leaves_nothing(
         patiently(lambda: pipeline.connector("status")["connector"] == {"state": "PAUSED"})
         pipeline.connector("resume")
         patiently(lambda: pipeline.connector("status")["connector"] == {"state": "RUNNING"})
+        pipeline.connector("restart")
+        patiently(lambda: pipeline.connector("status")["tasks"] == [{"state": "RUNNING"}])
+        database.run("INSERT INTO orders VALUES (3, 3.00, 'after the restart')")
+        patiently(lambda: sum(int(str(row["head"])) + 1 for row in pipeline.lag() if row["part"] == "box") == 5)
+        servers = probed(load_platform(tmp_path / "platform.yaml").config)
+        assert [(server.component, server.error) for server in servers] == [("kafka", None), ("connect", None)]
         removed = pipeline.undeploy()
         assert removed[:2] == [f'connector "{name}"', f'replication slot "slot_{database.name}"']
+        assert pipeline.measure().source["connector"] == {"state": "MISSING"}
         assert_nothing_left(database, kafka, connect)
+        # Dead letters outlive what they came from.
+        assert f"{topic}.dlq" in kafka.topics()
         with pytest.raises(Misconfigured, match="from before cdc undeploy"):
             pipeline.deploy()
 

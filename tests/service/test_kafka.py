@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from dev.services.kafka import Kafka
 from dev.services.oauth import TokenEndpoint
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.config.platform import KafkaConfig
+from tailrace.core.errors import NotReady
 from tailrace.log._broker import Broker
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.runtime.build import Pipeline, open_pipeline
-from tailrace.runtime.report import Silent
+from tailrace.runtime.report import JsonLines, Silent
 from tailrace.runtime.run import RunReport
 from tests.service.topics import patiently, read
 
@@ -138,6 +141,43 @@ def test_rows_partitions_redelivery_and_the_group(shop: Shop) -> None:
         assert [row["lag_events"] for row in pipeline.lag()] == [0, 0, 0, 0]
 
 
+def test_partitions_that_are_added_while_it_runs_are_read(kafka: Kafka, tmp_path: Path) -> None:
+    shop = Shop(kafka, tmp_path, partitions=4)
+    for key in range(4):
+        shop.put(key, "c", 100 + key, "old", partition=key)
+    told = io.StringIO()
+    with shop.open() as pipeline:
+        reports: list[RunReport] = []
+        report = JsonLines(told, "shop")
+        thread = threading.Thread(target=lambda: reports.append(pipeline.run(once=False, report=report)))
+        thread.start()
+        patiently(lambda: "slice applied" in told.getvalue())
+        with pytest.raises(NotReady, match=f"process {os.getpid()} runs this pipeline already"):
+            shop.run()
+        shop.grow(6)
+        for key in (4, 5):
+            shop.put(key, "c", 200 + key, "new", partition=key)
+        shop.put(0, "u", 300, "moved", partition=5)
+        patiently(lambda: sum(json.loads(line).get("read", 0) for line in told.getvalue().splitlines()) == 7)
+        pipeline.stop()
+        thread.join(60)
+    assert reports[0].first_error() is None
+    assert shop.rows() == {0: "moved", 1: "old", 2: "old", 3: "old", 4: "new", 5: "new"}
+
+
+def test_who_only_looks_does_not_decide_which_topic_it_is(shop: Shop) -> None:
+    shop.put(1, "c", 100, "before")
+    with shop.open() as pipeline:
+        assert [row["row"] for row in pipeline.consume(5)] == ['{"id":1,"name":"before"}']
+        assert sum(int(str(row["lag_events"])) for row in pipeline.lag()) == 1
+        assert pipeline.status()["epoch"] == 0
+    assert not (shop.folder / "state" / "shop" / "topics").exists()
+    shop.make_anew()
+    shop.put(2, "c", 50, "y")
+    assert shop.run().first_error() is None
+    assert shop.rows() == {2: "y"}
+
+
 def test_a_crash_between_commit_and_progress_repeats_without_effect(shop: Shop) -> None:
     for key in range(5):
         shop.put(key, "c", 100 + key, "x")
@@ -217,27 +257,52 @@ def test_dead_letters_in_a_topic_are_replayed_and_purged(shop: Shop) -> None:
     assert {key: len(name) for key, name in shop.rows().items()} == {1: 1_000_001, 2: 5}
 
 
+def test_dead_letters_without_headers_are_shown_and_purged_and_not_replayed(shop: Shop) -> None:
+    platform = json.loads((shop.folder / "platform.yaml").read_text())
+    platform["dlq"] = {**platform.get("dlq", {}), "include_headers": False}
+    (shop.folder / "platform.yaml").write_text(json.dumps(platform))
+    shop.send(b"key", b"{not json")
+    assert counted(shop.run())["rejected"] == 1
+    with shop.open() as pipeline:
+        (left,) = pipeline.letters().every()
+        assert (left["id"], left["value"]) == (f"lake/{shop.topic}.dlq/0/0", "{not json")
+        assert pipeline.letters().replay([str(left["id"])]) == []
+        assert pipeline.letters().purge([str(left["id"])]) == [left["id"]]
+        assert list(pipeline.letters().every()) == []
+
+
 def test_a_broker_that_restarts_in_mid_run_is_waited_for(tmp_path: Path) -> None:
     with on_demand() as group:
         group.start("kafka")
         shop = Shop(group.kafka, tmp_path)
+        file = tmp_path / "platform.yaml"
+        file.write_text(
+            json.dumps({**json.loads(file.read_text()), "retry": {"max_attempts": 1, "max_wait_seconds": 1}})
+        )
         shop.put(1, "c", 100, "x")
         with shop.open() as pipeline:
             reports: list[RunReport] = []
-            thread = threading.Thread(target=lambda: reports.append(pipeline.run(once=False, report=Silent())))
+            told = io.StringIO()
+            report = JsonLines(told, "shop")
+            thread = threading.Thread(target=lambda: reports.append(pipeline.run(once=False, report=report)))
             thread.start()
             progress = tmp_path / "state" / "shop" / "progress"
             patiently(lambda: progress.is_dir() and any(progress.iterdir()))
             group.kafka.stop()
+            # Nothing that is counted: a broker may be away for longer than any number of attempts.
+            patiently(lambda: told.getvalue().count("until it is back") > 2)
             group.kafka.start()
             shop.put(2, "c", 101, "y")
             seen = progress / "lake.json"
             before = seen.read_text()
             patiently(lambda: seen.read_text() != before)
+            assert shop.rows() == {1: "x", 2: "y"}
+            waits = told.getvalue().count("until it is back")
+            group.kafka.stop()
+            patiently(lambda: told.getvalue().count("until it is back") > waits)
             pipeline.stop()
             thread.join(60)
-        assert reports[0].first_error() is None
-        assert shop.rows() == {1: "x", 2: "y"}
+        assert (reports[0].status, reports[0].first_error()) == ("stopped", None)
 
 
 def test_a_broker_that_wants_to_know_who_reads(secured: Kafka, tokens: TokenEndpoint, tmp_path: Path) -> None:

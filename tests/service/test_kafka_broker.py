@@ -146,6 +146,59 @@ def test_dead_letters_are_found_again(topic: str, settings: dict[str, str], tmp_
     assert "theirs" not in letter
 
 
+def test_dead_letters_from_elsewhere_are_on_the_list_by_what_their_headers_say(
+    topic: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    letters(tmp_path / "lost", settings).put("lake", "old", [rejected(topic, 7)])
+    place = [("dlq.source.topic", topic.encode()), ("dlq.source.partition", b"0"), ("dlq.source.offset", b"5")]
+    producer = Producer({**settings, "log_level": 0})
+    producer.produce(f"{topic}.dlq", b"theirs", headers=[*place, ("dlq.sink.id", b"lake"), ("theirs", b"1")])
+    assert producer.flush(30) == 0
+    kept = letters(tmp_path / "new", settings, topics=lambda: [topic])
+    kept.put("lake", "log", [rejected(topic, 8)])
+    assert [letter["dlq.source_offset"] for letter in kept.letters("lake")].count(5) == 1
+    found = {one.name: (one.log, one.event.offset, one.event.headers) for one in kept.kept("lake")}
+    theirs, own = (("theirs", b"1"),), (("theirs", b"1"), ("none", None))
+    assert found == {
+        f"old/{topic}/1/7": ("old", 7, own),
+        f"/{topic}/0/5": ("", 5, theirs),
+        f"log/{topic}/1/8": ("log", 8, own),
+    }
+    assert kept.count("lake") == 1
+    kept.forget("lake", [f"/{topic}/0/5"])
+    assert {one.name for one in kept.kept("lake")} == {f"old/{topic}/1/7", f"log/{topic}/1/8"}
+    kept.forget("lake", None)
+    assert list(kept.letters("lake")) == []
+    assert list(letters(tmp_path / "third", settings, topics=lambda: ["no.such.topic"]).letters("lake")) == []
+
+
+def test_dead_letters_that_name_no_place_are_listed_until_they_are_forgotten(
+    topic: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    kept = letters(tmp_path, settings, headers=False)
+    kept.put("lake", "log", [rejected(topic, 7), rejected(topic, 8)])
+    place = [("dlq.source_topic", b"a/b"), ("dlq.source_partition", b"0"), ("dlq.source_offset", b"5")]
+    producer = Producer({**settings, "log_level": 0})
+    producer.produce(f"{topic}.dlq", b"theirs", headers=place)
+    assert producer.flush(30) == 0
+    names = [f"{topic}.dlq/0/{offset}" for offset in range(3)]
+    assert [letter["at"] for letter in kept.letters("lake")] == names
+    assert [(one.name, one.log) for one in kept.kept("lake")] == [(name, None) for name in names]
+    kept.forget("lake", names[:1])
+    assert [letter["at"] for letter in kept.letters("lake")] == names[1:]
+    kept.forget("lake", None)
+    assert list(kept.letters("lake")) == []
+    assert kept.count("lake") == 0
+
+
+def test_more_dead_letters_than_the_client_has_room_for_are_all_sent(
+    topic: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    small = {**settings, "queue.buffering.max.messages": "10", "linger.ms": "100"}
+    letters(tmp_path, small, limit=100).put("lake", "log", [rejected(topic, n) for n in range(60)])
+    assert len(read(settings, f"{topic}.dlq", 60)) == 60
+
+
 def test_a_flood_of_dead_letters_halts(topic: str, settings: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(Halt) as flood:
         letters(tmp_path, settings).put("lake", "log", [rejected(topic, n) for n in range(4)])

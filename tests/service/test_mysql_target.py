@@ -18,6 +18,7 @@ from tailrace.core.change import Change, Op
 from tailrace.core.errors import Halt, NotReady, Retryable
 from tailrace.core.table import Column, Table
 from tailrace.spark.frame import frame
+from tailrace.targets import _mysql_session
 from tailrace.targets._sql.target import SqlTarget
 from tailrace.targets.mysql import Options, open_target
 from tests.contracts.sql import SqlContract
@@ -118,6 +119,21 @@ class TestMySqlTarget(SqlContract):
                 target.apply(batch(self.spark, [fine, Change(ITEMS.name, Op.CREATE, at(2), (2,), image)], 2, shape))
             assert halted.value.code == "value-refused"
         assert self.sql("SELECT id, name FROM items") == [(1, "abc")]
+
+    def test_a_table_that_somebody_has_in_a_transaction_is_not_waited_for_in_silence(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        target = self.filled()
+        made = batch(self.spark, [put(2, 2, "y")], 2)
+        monkeypatch.setitem(_mysql_session._SETTINGS, "innodb_lock_wait_timeout", "1")
+        with self.mariadb.connect() as other:
+            other.begin()
+            other.cursor().execute(f"SELECT * FROM {self.quoted}._tailrace_tables FOR UPDATE")
+            with pytest.raises(Retryable) as waited:
+                target.apply(made)
+            assert waited.value.code == "write-conflict"
+            other.rollback()
+        assert target.apply(made).updated == 1
 
     @pytest.mark.parametrize("value", ["x" * 769, "x" + " " * 768])
     def test_a_key_that_is_too_long_halts(self, value: str) -> None:

@@ -39,7 +39,7 @@ def test_a_table_in_a_bucket_is_kept_current_by_one_writer_at_a_time(spark: Spar
     one.apply(batch(spark, [put(n, n) for n in range(1, 6)], 1))
     one.apply(batch(spark, [put(7, 2, "two"), drop(8, 3)], 2))
     with pytest.raises(Retryable) as refused:
-        two.apply(batch(spark, [put(1, 1, "late")], 1))
+        two.apply(batch(spark, [put(1, 1, "late")], 3))
     assert refused.value.code == "write-conflict"
     assert two.mark(ITEMS.name) == Mark(LOG, 2, at(8))
     assert sorted(row["id"] for row in two.current(ITEMS.name).collect()) == [1, 2, 4, 5]

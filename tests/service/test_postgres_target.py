@@ -121,6 +121,26 @@ class TestPostgresTarget(SqlContract):
             self.open(port=1).mark(ITEMS.name)
         assert lost.value.code == "target-unavailable"
 
+    def test_a_table_that_somebody_has_in_a_transaction_is_not_waited_for_in_silence(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        target = self.filled()
+        made = batch(self.spark, [put(2, 2, "y")], 2)
+        monkeypatch.setattr("tailrace.targets.postgres.LOCK_WAIT", "100ms")
+        with psycopg.connect(self.dsn) as other:
+            other.execute('SELECT * FROM "a ""schema"._tailrace_tables FOR UPDATE')
+            with pytest.raises(Retryable) as waited:
+                target.apply(made)
+            assert waited.value.code == "write-conflict"
+        assert target.apply(made).updated == 1
+
+    def test_a_key_that_is_padded_is_not_taken_over(self) -> None:
+        self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))
+        self.sql('CREATE TABLE items (id char(9) COLLATE "C" PRIMARY KEY, name char(3))')
+        with pytest.raises(Halt) as halted:
+            self.open().have(ITEMS.name)
+        assert (halted.value.code, "character(9)" in str(halted.value)) == ("foreign-table", True)
+
     def test_a_connection_that_is_cut_is_made_again(self) -> None:
         target = self.filled()
         made = batch(self.spark, [put(2, 2, "y")], 2)

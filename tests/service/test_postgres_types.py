@@ -189,12 +189,14 @@ EDGES: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "an": ("numeric(10,2)[]", {"{1.5,NULL}": "[1.50, null]"}, ["{NaN}", "{{1,2},{3,4}}"]),
     "au": ("numeric[]", {"{NaN,1.50,-Infinity}": "[NaN, 1.50, -Infinity]"}, []),
     "i": ("int[]", {"[0:1]={1,2}": "[1, 2]", "{}": "[]"}, ["{{1,2},{3,4}}", "{{{1}}}"]),
+    "ae": ("mood[]", {'{happy,NULL,"so, so"}': "[happy, null, so, so]", "{}": "[]"}, ["{{happy},{happy}}"]),
     "x": ("text[]", {'{"{",NULL,"a,\\"b"}': '[{, null, a,"b]'}, ["{{a,b},{c,NULL}}"]),
 }
 
 
 def test_a_value_at_the_edge_is_exact_or_rejected_by_name(database: Database, spark: SparkSession) -> None:
     database.run(
+        "CREATE TYPE mood AS ENUM ('happy', 'so, so')",
         "CREATE TABLE a (id int PRIMARY KEY, " + ", ".join(f"{name} {kind[0]}" for name, kind in EDGES.items()) + ")",
         "ALTER TABLE a REPLICA IDENTITY FULL",
     )

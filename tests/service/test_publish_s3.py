@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def test_publishes_follow_each_other_and_stay_under_their_prefix(s3: S3, tmp_pat
     assert other.get("staging/versions/00000001-aaaaaaaa/_root/users.parquet") is not None
     before = objects.get(LATEST)
     assert before is not None
+    for entry in json.loads(before[0])["tables"].values():
+        for key in (entry["versioned_key"], entry["current_key"]):
+            assert key.startswith("some/prefix/staging/")
+            assert other.get(key) is not None
     assert not objects.swap(LATEST, b"{}", None)
     assert not objects.swap(LATEST, b"{}", '"0123456789abcdef0123456789abcdef"')
     assert not place(s3, "s3://published/nothing").swap(LATEST, b"{}", before[1])

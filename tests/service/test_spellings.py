@@ -1,12 +1,14 @@
-"""One pipeline, spelled three times, finds its topic; and its own brokers go before those of the platform."""
+"""One pipeline, spelled three times, finds its topic and fills the same table; and its own brokers go before those of the platform."""
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,15 @@ def cdc(request: pytest.FixtureRequest, brokers: str, tmp_path: Path) -> Callabl
     return run
 
 
-def test_every_spelling_finds_its_brokers(cdc: Callable[..., Any]) -> None:
+def test_every_spelling_finds_its_brokers_and_fills_the_same_table(cdc: Callable[..., Any], tmp_path: Path) -> None:
     place = {"part": "sqlite", "topic": "spelled.public.lines", "partition": 0}
     assert cdc("lag") == [{**place, "lag_events": 4, "upto": -1, "head": 3}]
     assert cdc("status")["pipeline_id"] == "lines"
+    done = cdc("run", "--once")
+    assert done["status"] == "done"
+    (table,) = done["targets"][0]["tables"]
+    assert (table["read"], table["applied"]) == (4, 4)
+    with closing(sqlite3.connect(tmp_path / "lines.db")) as db:
+        rows = db.execute("SELECT id, said, gone_at IS NOT NULL FROM line ORDER BY id").fetchall()
+    assert rows == [(1, "uno", 0), (2, "two", 1)]
+    assert cdc("lag") == [{**place, "lag_events": 0, "upto": 3, "head": 3}]

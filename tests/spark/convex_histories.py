@@ -81,7 +81,8 @@ def compare(rows: Iterable[Mapping[str, Any]], documents: Mapping[str, Mapping[s
     for key, row in kept.items():
         for field in {*row, *documents[key]}:
             if field[0] != "_":
-                value, want = row[field], documents[key].get(field)
+                second = row.get(f"_text_{field}")
+                value, want = row[field] if second is None else second, documents[key].get(field)
                 text = convex.shown(want)
                 same_text = isinstance(value, str) and text is not None and same(value, text, convex.Kind.TEXT)
                 assert same_text or same(_plain(value), _plain(want)), f"{what} {key} {field}: {value!r} {want!r}"

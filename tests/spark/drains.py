@@ -23,8 +23,8 @@ from tailrace.targets import delta
 from tests.spark.histories import TABLE
 
 
-def logged(changes: Sequence[Change], page_rows: int, *, ordered: bool = True) -> MemoryLog:
-    log = MemoryLog(ordered=ordered)
+def logged(changes: Sequence[Change], page_rows: int, *, ordered: bool = True, life: int = 1) -> MemoryLog:
+    log = MemoryLog("memory" if life == 1 else f"memory-{life}", life, ordered=ordered)
     log.recover(None)
     for page in MemorySource([TABLE], changes, page_rows=page_rows).pages(None):
         log.append(page)

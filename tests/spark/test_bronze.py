@@ -228,6 +228,15 @@ def test_a_table_that_starts_anew_deletes_what_is_gone(spark: SparkSession, serv
         False,
         True,
     ]
+    # Read anew at the timestamp of the last change, before and after that change was landed.
+    for _ in range(2):
+        deployment.insert("users", {"n": 8})
+        for _ in range(2):
+            landed.run(resync=Resync(tables=("users",)))
+        landed.run()
+    assert landed.alive("users") == set(deployment.documents("users"))
+    events = [(row["_cdc_document_id"], row["_cdc_sequence_num"]) for row in landed.events("users")]
+    assert len(set(events)) == len(events)
     deployment.drop_table("users")
     deployment.import_table("other", [{"n": 3}])
     landed.run(resync=Resync(every=True))

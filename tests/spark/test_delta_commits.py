@@ -18,6 +18,7 @@ from tailrace.core.table import Column, Evolution, Table, fit
 from tailrace.targets.delta import DeltaTarget, Options, shape, table
 from tailrace.targets.delta.log import DeltaLog
 from tailrace.targets.delta.place import Place
+from tailrace.targets.delta.tombstones import Tombstones
 from tests.contracts.target import ITEMS, LOG, at, batch, drop, events, put, truncate
 
 Opener = Callable[[], DeltaTarget]
@@ -147,6 +148,40 @@ def test_a_writer_that_was_stopped_right_before_its_append_does_not_append_behin
     assert refused.value.code == "write-conflict"
     rows = spark.read.format("delta").load(f"{tmp_path}/items").select("_cdc_offset").collect()
     assert sorted(row[0] for row in rows) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("step", "upto"), [("bury", 10), ("_merge", 10), ("bury", 30)])
+def test_a_writer_that_was_stopped_loses_no_tombstones_and_takes_none_away(
+    step: str, upto: int, lake: Opener, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is held up before its tombstones or behind them, while another one commits a part of its slice, or more."""
+    created(lake, spark)
+    slow, quick = lake(), lake()
+    for target in (slow, quick):
+        target.mark(ITEMS.name)
+    log = [drop(5, 2), put(15, 3), drop(20, 1), put(30, 4), drop(30, 5)]
+    owner: Any = Tombstones if step == "bury" else table.DeltaTable
+    original = getattr(owner, step)
+
+    def held_up(*args: Any) -> Any:
+        monkeypatch.setattr(owner, step, original)
+        quick.apply(batch(spark, [change for change in log if change.position <= at(upto)], upto))
+        return original(*args)
+
+    monkeypatch.setattr(owner, step, held_up)
+    slice_of_20 = batch(spark, [change for change in log if change.position <= at(20)], 20)
+    if upto > 20:
+        with pytest.raises(Retryable) as refused:
+            slow.apply(slice_of_20)
+        assert refused.value.code == "write-conflict"
+    else:
+        slow.apply(slice_of_20)
+    there = {1: (at(20), False), 2: (at(5), False), 3: (at(15), True)}
+    if upto > 20:
+        there |= {4: (at(30), True), 5: (at(30), False)}
+    for target in (slow, lake()):
+        assert target.mark(ITEMS.name) == Mark(LOG, max(upto, 20), at(max(upto, 20)))
+        assert positions(target) == there
 
 
 def test_commits_of_others_do_not_hide_the_mark(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:

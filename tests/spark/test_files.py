@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tailrace.cli.main import app
-from tailrace.core.errors import Halt, ResyncRequired
+from tailrace.core.errors import Halt, ResyncRequired, Retryable
 from tailrace.log import files as file_log
 from tailrace.runtime.report import Silent
 from tests.fanned import Killed, killed
@@ -423,3 +423,13 @@ def test_a_catalogue_that_is_lost_halts(feed: Feed) -> None:
     shutil.rmtree(feed.folder / "state/feed/files")
     with pytest.raises(ResyncRequired, match="catalogue"):
         feed.run()
+
+
+def test_a_clean_up_that_fails_leaves_a_run_what_it_was(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(*_: object) -> None:
+        raise Retryable("sqlite-locked", "somebody reads the file", "Wait.")
+
+    monkeypatch.setattr("tailrace.targets._sql.table.SqlTable.collect_tombstones", held)
+    feed.put("a.csv", "1,ann,1,I")
+    assert counted(feed.run()) == (1, 1, 0, 0)
+    assert feed.warnings == ["sqlite-locked: somebody reads the file"]

@@ -13,6 +13,8 @@ from tailrace.envelopes import message
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.envelopes.debezium_json import OLD_KEY
+from tailrace.envelopes.maxwell import Maxwell
+from tailrace.envelopes.message import Format
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.spark.frame import frame
 from tests.topics_in_memory import Pipeline, total
@@ -141,6 +143,47 @@ def test_the_key_of_a_custom_message_may_stand_beside_its_row(
         {"name": "e", "pk": "its own"},
     ]
     assert total(counts, "rejected") == 0
+
+
+@pytest.mark.parametrize("envelope", [Maxwell(), Custom("type", "data", "a", "before", "xid", {"update": "u"})])
+def test_a_key_of_several_columns_that_only_the_sink_names_may_change(
+    envelope: Format, cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    def send(xid: int, kind: str, data: dict[str, Any], old: dict[str, Any]) -> None:
+        told = {"database": "public", "table": "orders", "type": kind, "ts": 1, "xid": xid, "commit": True}
+        images = {"data": data, "old": old, "before": {**data, **old}}
+        cluster.put(TOPIC, 0, None, json.dumps({**told, **images}).encode())
+
+    send(1, "update", {"a": 1, "b": 1, "name": "moves"}, {})
+    send(2, "update", {"a": 2, "b": 1, "name": "stays"}, {})
+    send(3, "update", {"a": 1, "b": 2, "name": "moved"}, {"b": 1})
+    send(4, "update", {"a": 2, "b": 1, "name": "stayed"}, {"name": "stays"})
+    name = TABLE if isinstance(envelope, Maxwell) else TOPIC
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [name], envelope, keys={name: ("a", "b")})
+    counts = pipeline.drain()
+    assert pipeline.rows(name) == [{"a": 1, "b": 2, "name": "moved"}, {"a": 2, "b": 1, "name": "stayed"}]
+    assert (total(counts, "read"), total(counts, "applied")) == (5, 5)
+
+
+def test_the_key_of_a_custom_message_may_stand_deeper_in_its_row(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    def send(op: str, before: Any, after: Any) -> None:
+        cluster.put(TOPIC, 0, None, json.dumps({"op": op, "was": before, "new_state": after}).encode())
+
+    def row(number: int, name: str) -> dict[str, Any]:
+        return {"meta": {"id": number}, "name": name}
+
+    send("c", None, row(1, "a"))
+    send("c", None, row(2, "b"))
+    send("c", None, row(3, "c"))
+    send("u", row(1, "a"), row(9, "moved"))
+    send("d", row(2, "b"), None)
+    pipeline = Pipeline(
+        spark, tmp_path, cluster, [TOPIC], [TOPIC], Custom("op", "new_state", "new_state.meta.id", "was")
+    )
+    pipeline.drain()
+    assert [(row["id"], row["name"]) for row in pipeline.rows(TOPIC)] == [(3, "c"), (9, "moved")]
 
 
 def test_keys_that_are_long_numbers_stay_numbers(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tailrace.envelopes import message
 from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.runtime.fold import Counts
+from tailrace.runtime.look import changes
 from tailrace.spark.frame import frame
 from tests.topics_in_memory import Pipeline, total
 
@@ -197,6 +198,23 @@ def test_avro_that_is_cut_off_or_wrongly_framed_is_put_aside(spark: SparkSession
         pipeline.cluster.put(topic, 0, None, value)
     counts = pipeline.drain()
     assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 6
+
+
+@pytest.mark.parametrize("name", ["postgres-avro", "postgres-json"])
+def test_an_onlooker_sees_rows_opened_and_why_others_are_none(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = avro(spark, tmp_path) if name == "postgres-avro" else opened(name, spark, tmp_path)
+    topic = min(pipeline.topics)
+    pipeline.cluster.put(topic, 0, None, b"{}")
+    log = pipeline.log
+    piece = log.slice(-1, 100_000)
+    assert piece is not None
+    seen = list(changes(piece, log, spark, prefix="", limit=100_000, max_bytes=100_000))
+    piece.release()
+    assert len(seen) == log.head() + 1
+    told = [row for row in seen if row["status"] == "change" and row["op"] in ("c", "u", "r")]
+    assert all(json.loads(row["row"]) for row in told)
+    assert len(told) > 1
+    assert topic in [row["topic"] for row in seen if ": " in str(row["status"]) and row["row"] is None]
 
 
 class Growing(list[int]):

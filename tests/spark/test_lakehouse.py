@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ SINKS = {
 class Lake:
     """A feed into one table of a lakehouse; every call is a process of its own."""
 
-    def __init__(self, folder: Path, spark: SparkSession, kind: str, mode: str = "scd1") -> None:
+    def __init__(self, folder: Path, spark: SparkSession, kind: str, mode: str = "scd1", **more: str) -> None:
         self.maintenance = {"enabled": "true", "expire_snapshots_older_than_seconds": "0"}
-        options = {**SINKS[kind](folder), "maintenance": self.maintenance}
+        options = {**SINKS[kind](folder), "maintenance": self.maintenance, **more}
         self.feed = Feed(folder, spark, sink={"sink_type": kind, "mode": mode, kind: options})
 
     def at(self) -> Lakehouse:
@@ -65,6 +66,28 @@ class Lake:
 
     def snapshots(self) -> list[dict[str, Any]]:
         return self.at().snapshots(None, None, 50)
+
+
+def test_a_query_shows_values_exactly_and_knows_a_table_by_the_name_that_its_target_gives_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = Lake(tmp_path, spark, "iceberg", table_name="everybody")
+    lake.feed.put("a.csv", "1,ann,1,I")
+    lake.feed.run()
+    moment = "2024-02-29 23:59:59.123456"
+    asked = (
+        f"SELECT CAST('12345678901234567890.0123456789' AS decimal(38,10)) AS d, array(CAST(0.10 AS decimal(4,2))) AS l, "
+        f"CAST('{moment}' AS timestamp_ntz) AS t, CAST('{moment}Z' AS timestamp) AS z, id, CAST(NULL AS int) AS n FROM everybody"
+    )
+    (found,) = lake.at().query(None, None, NOW, asked, 9)
+    assert found == {
+        "d": Decimal("12345678901234567890.0123456789"),
+        "l": [Decimal("0.10")],
+        "t": "2024-02-29T23:59:59.123456",
+        "z": "2024-02-29T23:59:59.123456Z",
+        "id": 1,
+        "n": None,
+    }
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

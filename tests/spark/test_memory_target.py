@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from tailrace.apply.target import Target
 from tailrace.core.table import Table
 from tailrace.targets.memory import MemoryTarget, State
-from tests.contracts.target import Image, TargetContract
+from tests.contracts.target import TABLES, Image, TargetContract
 
 
 class TestMemoryTarget(TargetContract):
@@ -18,7 +18,9 @@ class TestMemoryTarget(TargetContract):
         self.state = State()
 
     def open(self, *, pipeline: str = "shop", name: str = "lake", mode: str = "scd1") -> Target:
-        return MemoryTarget(name, spark_session=self.spark, pipeline_id=pipeline, state=self.state, mode=mode)
+        return MemoryTarget(
+            name, spark_session=self.spark, pipeline_id=pipeline, tables=TABLES, state=self.state, mode=mode
+        )
 
     def read(self, target: Target, table: Table) -> list[Image]:
         return target.rows(table.name)

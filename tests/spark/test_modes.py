@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb as duckdb_client
 import pytest
 from pyspark.sql import SparkSession
 
@@ -25,6 +28,7 @@ from tests.spark.drains import drained, lake, logged
 from tests.spark.histories import TABLE, packed
 
 HISTORIES, EVENTS, SLICES = 300, 10, 2
+DATABASES: dict[str, Any] = {"sqlite": sqlite, "duckdb": duckdb}
 
 Rows = Callable[[], list[dict[str, Any]]]
 
@@ -44,10 +48,32 @@ def opened(spark: SparkSession, tmp_path: Path) -> Callable[[str, delta.Mode], t
             tables = {TABLE.name: "packed"}
             target = iceberg.open_target("t", options, spark=lambda: spark, pipeline_id="p", tables=tables, mode=mode)
             return target, lambda: [row.asDict() for row in target.current(TABLE.name).toLocalIterator()]
+        if kind in DATABASES:
+            file = tmp_path / "db"
+            return _database(spark, file, kind, mode), lambda: _read(file, kind)
         memory = MemoryTarget("t", spark_session=spark, pipeline_id="p", tables={TABLE.name: "packed"}, mode=mode)
         return memory, lambda: memory.rows(TABLE.name)
 
     return open_it
+
+
+def _database(spark: SparkSession, file: Path, kind: str, mode: delta.Mode) -> Target:
+    module, tables = DATABASES[kind], {TABLE.name: "packed"}
+    options = module.Options(path=str(file))
+    opened: Target = module.open_target("t", options, spark=lambda: spark, pipeline_id="p", tables=tables, mode=mode)
+    return opened
+
+
+def _read(file: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the rows as the database's own client has them."""
+    query = "SELECT * FROM packed"
+    if kind == "duckdb":
+        with closing(duckdb_client.connect(str(file))) as client:
+            rows: list[dict[str, Any]] = client.sql(query).to_arrow_table().to_pylist()
+            return rows
+    with closing(sqlite3.connect(file)) as client:
+        client.row_factory = sqlite3.Row
+        return [dict(row) for row in client.execute(query)]
 
 
 def told(changes: Iterable[Change]) -> Iterator[Event]:
@@ -70,7 +96,10 @@ def shown(records: Iterable[dict[str, Any]]) -> list[tuple[object, ...]]:
     return sorted((tuple(record[name] for name in names) for record in records), key=repr)
 
 
-@pytest.mark.parametrize(("kind", "tracked"), [("memory", ()), ("delta", ("value",)), ("iceberg", ("value",))])
+@pytest.mark.parametrize(
+    ("kind", "tracked"),
+    [("memory", ()), ("delta", ("value",)), ("iceberg", ("value",)), ("sqlite", ("value",)), ("duckdb", ())],
+)
 def test_a_drain_in_scd2_tells_the_history_of_every_key(
     spark: SparkSession, tmp_path: Path, opened: Any, kind: str, tracked: tuple[str, ...]
 ) -> None:
@@ -86,7 +115,7 @@ def test_a_drain_in_scd2_tells_the_history_of_every_key(
     assert shown(rows()) == sorted(expected, key=repr), f"seed {seed}"
 
 
-@pytest.mark.parametrize("kind", ["memory", "delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["memory", "delta", "iceberg", "sqlite", "duckdb"])
 def test_a_soft_delete_keeps_the_row_and_says_when(spark: SparkSession, tmp_path: Path, opened: Any, kind: str) -> None:
     seed = random.randrange(1 << 32)
     changes = packed(seed, HISTORIES, EVENTS)
@@ -181,9 +210,7 @@ def test_a_table_without_rows_is_made_all_the_same_and_filled_later(
             return delta.open_target("t", delta.Options(path=str(tmp_path / "lake")), spark=lambda: spark, **to)
         if kind == "memory":
             return MemoryTarget("t", spark_session=spark, state=state, **to)
-        module = {"sqlite": sqlite, "duckdb": duckdb}[kind]
-        opened: Target = module.open_target("t", module.Options(path=str(tmp_path / "db")), spark=lambda: spark, **to)
-        return opened
+        return _database(spark, tmp_path / "db", kind, mode)
 
     changes: list[Change] = []
     source, log = MemorySource([TABLE], changes), MemoryLog()

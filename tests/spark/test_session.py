@@ -58,10 +58,12 @@ def test_python_code_runs_in_this_interpreter(spark: SparkSession) -> None:
     assert found == [sys.executable]
 
 
-def test_a_process_prints_only_its_own_output_and_leaves_nothing(tmp_path: Path) -> None:
-    temporary, work = tmp_path / "tmp", tmp_path / "work"
-    temporary.mkdir()
-    work.mkdir()
+def test_a_process_prints_only_its_own_output_starts_no_program_and_leaves_nothing(tmp_path: Path) -> None:
+    temporary, work, programs = tmp_path / "tmp", tmp_path / "work", tmp_path / "bin"
+    for folder in (temporary, work, programs):
+        folder.mkdir()
+    # Hadoop would look for "chmod" and "readlink" on the path.
+    (programs / "java").symlink_to(Path(jvm.java().path).resolve())
     program = (
         "from tailrace.spark import session\n"
         "spark = session(**{'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1'})\n"
@@ -71,7 +73,8 @@ def test_a_process_prints_only_its_own_output_and_leaves_nothing(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=work,
-        env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+        | {"TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path), "PATH": str(programs)},
         capture_output=True,
         text=True,
         timeout=200,
@@ -80,6 +83,16 @@ def test_a_process_prints_only_its_own_output_and_leaves_nothing(tmp_path: Path)
     assert (done.stdout, done.stderr, done.returncode) == ("2\n", "", 0)
     assert list(temporary.iterdir()) == []
     assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o1777])
+def test_files_get_the_permission_that_hadoop_asks_for(spark: SparkSession, tmp_path: Path, mode: int) -> None:
+    hadoop = spark.sparkContext._jvm.org.apache.hadoop  # type: ignore[union-attr]
+    files = hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration())
+    (tmp_path / "folder").mkdir()
+    files.setPermission(hadoop.fs.Path(f"{tmp_path}/folder"), hadoop.fs.permission.FsPermission(f"{mode:o}"))
+    assert files.getRaw().getClass().getName() == "tailrace.LocalFiles$Raw"
+    assert (tmp_path / "folder").stat().st_mode & 0o7777 == mode
 
 
 def test_a_jar_is_fetched_though_maven_has_only_its_description(

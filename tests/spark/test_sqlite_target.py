@@ -21,6 +21,8 @@ from tests.every_type import KINDS, write_every_type
 
 
 class TestSqliteTarget(SqlContract):
+    bounds_text = False
+
     @pytest.fixture(autouse=True)
     def _store(self, spark: SparkSession, tmp_path: Path) -> None:
         self.spark = spark

@@ -13,6 +13,7 @@ from tailrace.core.errors import Halt, Retryable
 from tailrace.log.slice import Contents, Slice
 from tailrace.runtime.ahead import Ahead
 from tailrace.runtime.drain import Drain, Pace, drain
+from tailrace.runtime.report import Silent
 
 
 class Piece(Slice):
@@ -114,12 +115,23 @@ class Log:
         return self._read(after)
 
 
+class Stages(Silent):
+    """Remembers which stages were told of."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def stage(self, target: str, name: str, seconds: float) -> None:
+        self.told.append(name)
+
+
 class Work:
     """As much of a drain as the loop asks for."""
 
     def __init__(self, log: Log, apply: Callable[[Slice], list[object]]) -> None:
         self.log, self.apply = log, apply
         self.pace, self.fold = Pace(1, 0.0), SimpleNamespace(settle=lambda _: None)
+        self.target, self.report = "lake", Stages()
         self.at, self.maintain, self.make_tables = (lambda: 0), (lambda: None), (lambda: None)
 
     def next_slice(self, after: int, upto: int | None) -> Slice | None:
@@ -129,6 +141,12 @@ class Work:
 def looped(work: Work, **limits: int) -> list[int]:
     steps = drain(cast("Drain", work), threading.Event(), lambda step: step(), **limits)
     return [piece.after for piece, _ in steps]
+
+
+def test_reading_is_a_stage_of_every_slice_and_of_nothing_else() -> None:
+    work = Work(Log(last=3), lambda _: [])
+    assert looped(work, upto=9) == [0, 1, 2]
+    assert work.report.told == ["read"] * 3
 
 
 def test_a_drain_has_the_next_slice_read_while_it_applies_one() -> None:

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from tailrace.cli import show
 from tailrace.cli.failure import exit_code_of
 from tailrace.cli.main import app, main
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable
@@ -107,6 +109,19 @@ def test_validate_reads_well_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert "      public.orders: sales\n" in shown
 
 
+def test_numbers_are_shown_with_all_of_their_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    digits = "1234567890123456789012345678.0123456789"
+    found = [{"id": 1, "amount": Decimal(digits), "inside": {"cents": [Decimal("-0.50"), None, True, "\u0131"]}}]
+    show.rows(found, json_wanted=True, none="")
+    line = capsys.readouterr().out
+    assert json.loads(line, parse_float=Decimal) == found
+    assert digits in line
+    show.rows(found, json_wanted=False, none="")
+    shown = capsys.readouterr().out
+    assert digits in shown
+    assert "[-0.50, null, true," in shown
+
+
 def test_a_warning_is_told_and_strict_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "shop.yaml"
     file.write_text((EXAMPLES / "postgres-to-delta.yaml").read_text().replace("${SHOP_PASSWORD}", "canary-6"))
@@ -144,6 +159,16 @@ def test_the_status_of_a_pipeline_that_never_ran(capsys: pytest.CaptureFixture[s
     found = json.loads(capsys.readouterr().out)
     assert found["checkpoint"] is None
     assert [target["target"] for target in found["targets"]] == ["lake", "events"]
+
+
+def test_a_database_that_is_down_does_not_hide_the_lag_of_the_targets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PORT", "1")
+    assert cdc("lag", EXAMPLES / "postgres-to-delta.yaml", "--json") == 0
+    source, *targets = json.loads(capsys.readouterr().out)
+    assert source["error"].startswith("postgres-unreachable: ")
+    assert [target["part"] for target in targets] == ["lake", "events"]
 
 
 def test_a_database_that_is_down_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

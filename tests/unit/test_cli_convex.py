@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tailrace.cli.main import main
-from tailrace.core.errors import TailraceError
+from tailrace.core.errors import ResyncRequired, Retryable, TailraceError
 from tailrace.sources._convex_client import Client
 from tailrace.testing.convex import Deployment, Emulator
 
@@ -138,15 +139,16 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"Usage: cdc convex {command}" in capsys.readouterr().out
 
 
+def emulating(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
 def test_the_emulator_serves_the_same_for_the_same_seed_and_ends_when_told() -> None:
     found = []
     for _ in range(2):
-        with subprocess.Popen(
-            [*COMMAND, "convex", "emulate", "--port", "0", "--seed", "5", "--documents", "40", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with emulating("convex", "emulate", "--port", "0", "--seed", "5", "--documents", "40", "--json") as process:
             assert process.stdout is not None
             told = json.loads(process.stdout.readline())
             client = Client(told["deployment_url"], told["deploy_key"], "tests-1.0")
@@ -158,7 +160,7 @@ def test_the_emulator_serves_the_same_for_the_same_seed_and_ends_when_told() -> 
 
 def test_the_emulator_keeps_writing_and_fails_as_told() -> None:
     arguments = ["convex", "emulate", "--port", "0", "--documents", "0", "--rate", "200", "--failing", "0.5", "--json"]
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with emulating(*arguments) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         client = Client(told["deployment_url"], told["deploy_key"], "tests-1.0")
@@ -171,6 +173,25 @@ def test_the_emulator_keeps_writing_and_fails_as_told() -> None:
                 failed += 1
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+def test_the_emulator_has_pages_and_faults_as_told(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["convex", "emulate", "--port", "0", "--documents", "40", "--json", "--page-rows", "3"]
+    arguments += ["--fault", "503@list_snapshot:2", "--fault", "InvalidWindowToReadDocuments@document_deltas"]
+    with emulating(*arguments) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        client = Client(told["deployment_url"], told["deploy_key"], "tests-1.0")
+        page = client.post("list_snapshot", {"snapshot": None})
+        assert len(page["values"]) == 3  # type: ignore[index, call-overload]
+        with pytest.raises(Retryable, match="503"):
+            client.post("list_snapshot", {"snapshot": None})
+        with pytest.raises(ResyncRequired):
+            client.post("document_deltas", {"cursor": 0})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert cdc("convex", "emulate", "--fault", "200") == 2
+    assert "error[wrong-value]" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:

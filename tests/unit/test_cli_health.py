@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,44 @@ def test_a_part_that_fails_is_named_and_decides_the_exit_code(
         assert "hint: Mend it." in err
         code, found = answers(capsys)
         assert (code, found[0]["failing"][0]["part"]) == (1, "target lake")
+
+
+class _Lists(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b"[]" if self.path in ("/connectors", "/subjects") else b"nothing"
+        self.send_response(200 if body == b"[]" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_servers_of_the_platform_are_asked_though_no_pipeline_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Lists)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    platform = tmp_path / "platform.yaml"
+    platform.write_text(
+        "transport_mode: kafka\nkafka: {bootstrap_servers: '127.0.0.1:1', schema_registry_url: 'http://127.0.0.1:1'}\n"
+        f"connector: {{connect_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
+    )
+    try:
+        code, out, err = health(capsys, "--platform-config", str(platform), "--json")
+        found = {part["component"]: (part["status"], part.get("error", {}).get("code")) for part in json.loads(out)}
+        assert found == {
+            "kafka": ("unhealthy", "kafka-unreachable"),
+            "schema registry": ("unhealthy", "registry-unreachable"),
+            "connect": ("healthy", None),
+        }
+        assert (code, "error[not-ready]: kafka: kafka-unreachable: " in err) == (1, True)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_a_note_left_by_a_killed_process_is_not_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from tailrace.control.lag import Lag, TargetLag
 from tailrace.core.checkpoint import Snapshotting, Tailing
 from tailrace.core.errors import Halt, Retryable
+from tailrace.core.offsets import Offsets
 from tailrace.core.subjects import Registered, SchemaChange
 from tailrace.runtime.report import Console, JsonLines, Reporter, Several, Silent, reporting
 
@@ -57,6 +58,7 @@ def test_json_lines_have_time_level_run_and_fields() -> None:
         "target behind",
         "page appended",
         "slice applied",
+        "pipeline.sink_write_error",
         "slice applied",
         "warning",
         "schema.version_changed",
@@ -76,15 +78,28 @@ def test_json_lines_have_time_level_run_and_fields() -> None:
     assert len({line["run_id"] for line in lines}) == 1
     assert lines[1]["checkpoint"]["phase"] == "snapshotting"
     assert (lines[4]["read"], lines[4]["applied"], lines[4]["rejected"]) == (13, 11, 1)
-    assert (lines[8]["level"], lines[8]["total_lag"], lines[8]["source"]) == ("info", 3, {"at": "0/2"})
-    assert lines[8]["partitions"][0] == {"sink_id": "lake", "lag": 3, "offset": 4}
-    assert (lines[9]["level"], lines[9]["code"]) == ("warning", "lost")
-    assert [line["level"] for line in lines[10:14]] == ["warning", "error", "info", "warning"]
+    assert {"level": "error", "target": "lake", "table": "b", "dead_letters": 1}.items() <= lines[5].items()
+    assert (lines[9]["level"], lines[9]["total_lag"], lines[9]["source"]) == ("info", 3, {"at": "0/2"})
+    assert lines[9]["partitions"][0] == {"sink_id": "lake", "lag": 3, "offset": 4}
+    assert (lines[10]["level"], lines[10]["code"]) == ("warning", "lost")
+    assert [line["level"] for line in lines[11:15]] == ["warning", "error", "info", "warning"]
     changed = {"subject": "t-value", "previous_version": 1, "new_version": 2, "schema_id": 7, "compatible": False}
-    assert changed.items() <= lines[10].items()
-    assert lines[11]["message"] == "gone"
-    assert (lines[14]["level"], lines[14]["code"]) == ("error", "a-b")
-    assert (lines[17]["level"], lines[17]["part"], lines[17]["code"]) == ("error", "source", "c-d")
+    assert changed.items() <= lines[11].items()
+    assert lines[12]["message"] == "gone"
+    assert (lines[15]["level"], lines[15]["code"]) == ("error", "a-b")
+    assert (lines[18]["level"], lines[18]["part"], lines[18]["code"]) == ("error", "source", "c-d")
+
+
+def test_partitions_are_told_of_when_they_are_first_met() -> None:
+    stream = io.StringIO()
+    lines = JsonLines(stream, "shop")
+    lines.behind("lake", -1, Offsets({"t:0": 5, "t:1": -1}))
+    for partitions in ({"t:0": 5, "t:1": 0}, {"t:0": 5, "t:1": 0, "u:0": 0}):
+        lines.measured(Lag({}, (TargetLag("lake", -1, Offsets(partitions)),)))
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assigned = [line["partitions"] for line in told if line["event"] == "pipeline.partitions_assigned"]
+    first = [{"topic": "t", "partition": 0}, {"topic": "t", "partition": 1}]
+    assert assigned == [first, [{"topic": "u", "partition": 0}]]
 
 
 def test_lines_carry_the_run_that_they_are_given() -> None:

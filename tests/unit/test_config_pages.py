@@ -52,7 +52,7 @@ def _codes() -> Iterator[str]:
 
 def _raisers(tree: ast.Module) -> Iterator[str]:
     """Yield what takes a code as its first argument: the errors, and everything whose first parameter says so."""
-    yield from ("__init__", "TailraceError", "Retryable", "Reject", "Halt", "Misconfigured", "NotReady")
+    yield from ("__init__", "TailraceError", "Retryable", "Unreachable", "Reject", "Halt", "Misconfigured", "NotReady")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.args.args and node.args.args[0].arg == "code":
             yield node.name

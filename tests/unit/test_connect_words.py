@@ -31,6 +31,17 @@ class _Refusing(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_GET(self) -> None:
+        answers = {
+            "/connectors/shop/status": (200, {"connector": {"state": "RUNNING"}, "tasks": [{"state": "PAUSED"}]})
+        }
+        status, said = answers.get(self.path, (503 if "busy" in self.path else 404, {"message": "no"}))
+        body = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
@@ -52,3 +63,13 @@ def test_a_refusal_that_quotes_the_settings_shows_no_secret(address: str) -> Non
     assert refused.value.code == "connect-refused"
     assert "db.example.com" in str(refused.value)
     assert "canary" not in refused.value.render()
+
+
+def test_a_monitor_sees_at_once_that_there_is_no_connector_or_no_connect(address: str) -> None:
+    def seen(url: str, name: str) -> dict[str, object]:
+        return Connector(ConnectorConfig(connect_url=url, retry_wait_seconds=3600), name).seen()
+
+    assert seen(address, "shop") == {"connector": {"state": "RUNNING"}, "tasks": [{"state": "PAUSED"}]}
+    assert seen(address, "other") == {"connector": {"state": "MISSING"}, "tasks": []}
+    for url, name in ((address, "busy"), ("http://127.0.0.1:1", "shop")):
+        assert seen(url, name) == {"connector": {"state": "UNREACHABLE"}, "tasks": []}

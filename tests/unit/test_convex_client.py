@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -102,6 +103,42 @@ def test_the_server_says_how_long_to_wait(server: Emulator) -> None:
     error = refused(server, Fault(429, retry_after=7))
     assert isinstance(error, Retryable)
     assert error.after == 7
+
+
+@pytest.mark.parametrize("kind", [503, "reset", "truncated", "invalid"])
+def test_a_call_is_made_again_as_often_as_its_bounds_say(server: Emulator, kind: int | str) -> None:
+    server.faults.add(*(Fault(kind) for _ in range(3)))
+    assert client(server, attempts=4).get("test_streaming_export_connection") is None
+    server.faults.add(*(Fault(503) for _ in range(3)))
+    with pytest.raises(Retryable):
+        client(server, attempts=3).get("test_streaming_export_connection")
+
+
+def test_a_call_is_not_made_again_where_it_makes_no_difference(server: Emulator) -> None:
+    for fault in (Fault(401), Fault("SnapshotTooOld"), Fault(429, retry_after=3600)):
+        before = server.calls["list_snapshot"]
+        server.faults.add(fault)
+        with pytest.raises(TailraceError):
+            client(server, attempts=10).post("list_snapshot", {})
+        assert server.calls["list_snapshot"] == before + 1
+
+
+def test_the_server_is_asked_again_only_after_it_allows_it(server: Emulator) -> None:
+    for patience in (0.5, 60.0):
+        server.faults.clear()
+        server.faults.add(Fault(429, retry_after=1))
+        before = server.calls["list_snapshot"]
+        with pytest.raises(Retryable) if patience < 1 else nullcontext():
+            client(server, attempts=2, patience_seconds=patience).post("list_snapshot", {})
+        assert server.calls["list_snapshot"] == before + (1 if patience < 1 else 2)
+
+
+def test_a_client_that_is_closed_tries_nothing_again(server: Emulator) -> None:
+    server.faults.add(Fault(503))
+    ours = client(server, attempts=10)
+    ours.close()
+    with pytest.raises(Retryable):
+        ours.get("test_streaming_export_connection")
 
 
 @pytest.mark.parametrize("code", ["SnapshotTooOld", "InvalidWindowToReadDocuments"])

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tailrace.testing.convex import Deployment, Emulator, Fault, Workload
+from tailrace.testing.convex import Deployment, Emulator, Fault, Workload, fault
 from tailrace.testing.convex.exports import Limits
 
 Answer = tuple[int, Any]
@@ -456,11 +456,28 @@ def test_checks_come_in_the_server_s_order(server: Emulator) -> None:
         assert code(ask(server, endpoint, {}, Authorization=None)) == (403, "StreamingExportNotEnabled")
     server.behaviour.enabled = True
     assert code(ask(server, "document_deltas", {}, Authorization=None)) == (403, "BadDeployKey")
+    without = {"_other": "excl", "": {"_other": "excl", "t": {"_other": "incl", "_id": "excl"}}}
+    assert code(ask(server, "document_deltas", {"selection": without})) == (400, "DocumentDeltasCursorRequired")
+    assert ask(server, "document_deltas", {"selection": without, "cursor": 0})[0] == 500
+    for flag in ("deltaSchema", "byComponent"):
+        assert code(ask(server, "json_schemas", None, {flag: "yes"}, **wrong)) == (400, "BadQueryArgs")
+        assert ask(server, "json_schemas", None, {flag: "true"})[0] == 200
+
+
+def test_a_component_that_is_mounted_again_has_its_tables(server: Emulator) -> None:
+    key = server.deployment.insert("users", {"n": 1}, "inner")
+    server.deployment.unmount("inner")
+    assert server.deployment.documents("users", "inner") == {}
+    server.deployment.mount("inner")
+    assert list(server.deployment.documents("users", "inner")) == [key]
+    server.deployment.mount("other")
+    assert server.deployment.dump().keys() == {("inner", "users")}
 
 
 def test_a_missing_client_header_is_fine_and_some_names_are_not(server: Emulator) -> None:
     assert ask(server, "test_streaming_export_connection", Convex_Client=None)[0] == 200
     assert code(ask(server, "list_snapshot", {}, Convex_Client="npm-0.1.0")) == (400, "ClientVersionUnsupported")
+    assert code(ask(server, "list_snapshot", {}, Convex_Client="actions-1.0")) == (400, "ClientVersionUnsupported")
 
 
 def test_only_two_calls_can_be_posted(server: Emulator) -> None:
@@ -475,6 +492,24 @@ def test_a_fault_strikes_the_call_that_it_names_and_no_other(server: Emulator) -
     server.faults.add(Fault(503, "list_snapshot", call=2), Fault("InvalidWindowToReadDocuments", "document_deltas"))
     assert [ask(server, "list_snapshot", {})[0] for _ in range(3)] == [200, 503, 200]
     assert code(ask(server, "document_deltas", {"cursor": 0}))[1] == "InvalidWindowToReadDocuments"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("503", Fault(503)),
+        ("reset@document_deltas", Fault("reset", "document_deltas")),
+        ("SnapshotTooOld@list_snapshot:3", Fault("SnapshotTooOld", "list_snapshot", call=3)),
+        ("slow:2", Fault("slow", call=2)),
+        ("", None), ("200", None), ("503@", None), ("503:0", None), ("reset:x", None), ("a b", None),
+    ],
+)  # fmt: skip
+def test_a_fault_has_a_text(text: str, expected: Fault | None) -> None:
+    if expected is not None:
+        assert fault(text) == expected
+    else:
+        with pytest.raises(ValueError, match="is no"):
+            fault(text)
 
 
 def test_cut_and_broken_answers(server: Emulator) -> None:

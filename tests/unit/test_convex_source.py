@@ -158,6 +158,23 @@ def test_tables_read_anew_replace_what_was_read_of_them(server: Emulator) -> Non
         assert folded(rows_of(pages)) == there(server.deployment), f"seed {seed}"
 
 
+def test_tables_read_anew_bring_no_event_twice(server: Emulator) -> None:
+    keys = [server.deployment.insert("users", {"n": n}) for n in range(3)]
+    server.deployment.insert("notes", {})
+    pages = read(server)
+    server.deployment.patch("users", keys[0], {"n": 7})
+    with server.deployment.transaction() as made:
+        made.patch("users", keys[1], {"n": 8})
+        made.insert("notes", {"n": 9})
+        made.delete("users", keys[2])
+    opened = source(server)
+    opened.renew(["users"])
+    pages += opened.pages(pages[-1].checkpoint, opened.head())
+    found = [(row["table_name"], row["document_id"], row["timestamp"]) for row in rows_of(pages)]
+    assert len(set(found)) == len(found)
+    assert folded(rows_of(pages)) == there(server.deployment)
+
+
 def test_can_perform_a_sync_from_an_unreliable_source(server: Emulator) -> None:
     Workload(server.deployment, 3).fill(40)
     server.faults.add(*(Fault(kind, probability=0.2) for kind in (503, "reset", "truncated")))
@@ -548,6 +565,16 @@ def test_types_come_from_a_server_that_knows_no_components(server: Emulator) -> 
     assert shape.column("n").type == "bigint"
 
 
+@pytest.mark.parametrize("table", ["properties", "type"])
+def test_a_table_may_be_called_as_a_part_of_a_schema_is(server: Emulator, table: str) -> None:
+    server.deployment.insert(table, {"n": 1})
+    server.deployment.insert("users", {"n": 1}, "inner")
+    for old in (False, True):
+        server.behaviour.old = old
+        shapes = source(server, selection=None).shapes()
+        assert shapes[table].column("n").type == "bigint"
+
+
 def test_a_shape_only_ever_grows_during_a_run(server: Emulator) -> None:
     for seed in seeds(10):
         server.deployment = Deployment(seed)
@@ -632,11 +659,13 @@ def table_id(deployment: Deployment, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("rows", [3, 10, 25])
-def test_a_table_that_an_import_replaced_is_reported_by_its_name(server: Emulator, rows: int) -> None:
-    """With a small table first, in the server's own order, every other table is known exactly."""
+@pytest.mark.parametrize("imported", [0, 3, 12])
+def test_a_table_that_an_import_replaced_is_reported_by_its_name(server: Emulator, rows: int, imported: int) -> None:
+    """Any table, also the first in the server's own order; it may be all there is, and the new one of any size."""
     for seed in seeds(4):
+        chance = random.Random(seed)
         server.deployment = deployment = Deployment(seed)
-        tables = ["a", "b", "c", "d"]
+        tables = ["a", "b", "c", "d"][: chance.choice([1, 4])]
         for table in tables:
             deployment.create_table(table)
         tables.sort(key=lambda name: table_id(deployment, name))
@@ -645,11 +674,88 @@ def test_a_table_that_an_import_replaced_is_reported_by_its_name(server: Emulato
             for n in range(rows):
                 deployment.insert(table, {"n": n})
         since = read(server)[-1].checkpoint
-        table = random.Random(seed).choice(tables[1:])
-        deployment.import_table(table, [{"n": 7}] * 12)
+        table = chance.choice(tables)
+        if chance.random() < 0.5:
+            deployment.import_table(table, [{"n": 7}] * imported)
+        else:
+            deployment.drop_table(table)
+            deployment.create_table(table)
+            for n in range(imported):
+                deployment.insert(table, {"n": n})
         with pytest.raises(ResyncRequired) as found:
             read(server, since)
         assert f'table "{table}" was replaced' in str(found.value), f"seed {seed}"
+
+
+def lowest(deployment: Deployment, table: str) -> None:
+    """Have the table come first in the server's own order, before and after it is replaced."""
+    found = deployment.table(table)
+    assert found is not None
+    found.id = bytes(15) + bytes([len(deployment.tablets)])
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("more", [0, 40])
+def test_the_first_table_is_told_from_another_by_its_documents(server: Emulator, rows: int, more: int) -> None:
+    """Deletes explain what is missing, and a replacement that has everything leaves nothing behind."""
+    for seed in seeds(6):
+        chance = random.Random(seed)
+        server.deployment = deployment = Deployment(seed)
+        for n in range(rows):
+            deployment.insert("users", {"n": n})
+        lowest(deployment, "users")
+        deployment.insert("other", {})
+        since = read(server)[-1].checkpoint
+        for _ in range(3):
+            for key in deployment.documents("users"):
+                if chance.random() < 0.3:
+                    deployment.delete("users", key)
+            deployment.insert("users", {"late": True})
+            since = read(server, since)[-1].checkpoint
+        lost = chance.choice([None, *deployment.documents("users")])
+        for n in range(more):
+            deployment.insert("users", {"n": n})
+        left = [document for key, document in deployment.documents("users").items() if key != lost]
+        deployment.import_table("users", left)
+        lowest(deployment, "users")
+        assert isinstance(since, Tailing)
+        assert since.scope is not None
+        # One that grew was known by its id for a while, and is told from any other by that.
+        known = ".." not in dict(since.scope.tables)["users"]
+        if lost is None and not known:
+            assert folded(rows_of(read(server, since)))["users"] == there(deployment)["users"], f"seed {seed}"
+        else:
+            with pytest.raises(ResyncRequired, match='"users" was replaced'):
+                read(server, since)
+
+
+def test_a_checkpoint_of_an_earlier_release_is_read_on_and_learns_the_documents(server: Emulator) -> None:
+    server.deployment.insert("users", {})
+    since = read(server)[-1].checkpoint
+    assert isinstance(since, Tailing)
+    assert since.scope is not None
+    ((name, identity),) = since.scope.tables
+    old = Tailing(since.origin, since.at, Scope(since.scope.selection, ((name, identity.partition(":")[0]),)))
+    assert from_json(to_json(old)) == old
+    server.deployment.insert("users", {})
+    since = read(server, old)[-1].checkpoint
+    server.deployment.import_table("users", [{}])
+    with pytest.raises(ResyncRequired):
+        read(server, since)
+
+
+def test_tables_are_looked_at_though_nothing_is_new_and_though_more_follows(server: Emulator) -> None:
+    server.deployment.insert("users", {})
+    server.deployment.insert("notes", {})
+    since = read(server)[-1].checkpoint
+    server.deployment.drop_table("notes")
+    head = source(server).head()
+    for n in range(20):
+        server.deployment.insert("users", {"n": n})
+    assert isinstance(since, Tailing)
+    for until in (since.at, head):
+        with pytest.raises(ResyncRequired):
+            list(source(server).pages(since, until))
 
 
 A, B, C = ("AAAAAAAAAAAAAAAAAAAAA" + letter for letter in "AQg")
@@ -661,6 +767,7 @@ A, B, C = ("AAAAAAAAAAAAAAAAAAAAA" + letter for letter in "AQg")
         (B, B, False), (A, B, True), ("", B, False), (B, "", False), (B, f"{A}..{C}", False), (B, f"{A}..", False),
         (B, f"..{C}", False), (B, f"..{B}", True), (B, f"{B}..", True), (A, f"{B}..{C}", True), (f"..{B}", C, True),
         (f"..{B}", A, False), ("..", C, False), (C, "odd", False), (f"..{A}", f"{A}..", True),
+        (B, f"{A}|{B}:", False), (B, f"{A}|{C}:", True), (B, f"..{C}|{A}:", False), (C, f"..{B}|{A}:", True), (B, ":", False),
     ],
 )  # fmt: skip
 def test_a_table_is_another_one_if_it_cannot_be_the_same(seen: str, now: str, replaced: bool) -> None:
@@ -707,6 +814,19 @@ def test_tables_that_stay_the_same_are_never_reported(server: Emulator) -> None:
             since = ([*read(server, since)] or [None])[-1].checkpoint  # type: ignore[union-attr]
 
 
+def test_an_idle_deployment_that_lists_its_newest_moment_no_more_is_no_reason_to_halt(server: Emulator) -> None:
+    server.deployment.insert("users", {})
+    since = read(server)[-1].checkpoint
+    # The first call asks for the head.
+    server.faults.add(Fault("SnapshotTooOld", "list_snapshot", call=2))
+    read(server, since)
+    assert server.faults.struck == 1
+    server.deployment.drop_table("users")
+    with pytest.raises(ResyncRequired) as found:
+        read(server, since)
+    assert 'table "users" is gone' in str(found.value)
+
+
 def test_an_import_in_progress_is_not_reported(server: Emulator) -> None:
     server.deployment.insert("users", {})
     since = read(server)[-1].checkpoint
@@ -729,6 +849,10 @@ def test_check_finds_what_is_missing(server: Emulator) -> None:
     with pytest.raises(Misconfigured) as found:
         source(server, selection={"_other": "excl"}).check()
     assert found.value.code == "nothing-selected"
+    # What was read before is gone since: a run has to say so, or to take it out of the targets.
+    before = source(server, selection={"_other": "excl"})
+    before.know(["users"])
+    before.check()
     server.behaviour.enabled = False
     with pytest.raises(NotReady) as refused:
         source(server).check()
@@ -753,6 +877,15 @@ def test_lag_is_told_in_the_server_s_time(server: Emulator) -> None:
     assert isinstance(lag["lag_seconds"], float)
     assert 90 <= lag["lag_seconds"] < 91
     assert source(server).lag(None)["lag_seconds"] is None
+
+
+def test_a_key_is_taken_without_the_space_around_it_and_with_none_inside(server: Emulator) -> None:
+    assert source(server, deploy_key=f" {server.behaviour.key}\n").tables() == {}
+    for key in (" \n", "prod:x|cana\nry", "prod:x|cana\x00ry", "prod:x|cana\u2028ry", "prod:x|canäry"):
+        with pytest.raises(ValidationError) as found:
+            options(server, deploy_key=key)
+        assert "cana" not in str(found.value)
+        assert "is not a deploy key" in str(found.value)
 
 
 def test_the_key_is_in_no_text_of_the_source(server: Emulator) -> None:

@@ -24,6 +24,15 @@ def refused(have: Table | None, want: Table, policy: Evolution = Evolution.ALTER
     return found.value.code
 
 
+def test_a_column_that_is_expected_is_added_whatever_the_policy() -> None:
+    have, want = table(), table(Column("a", "int"), Column("b", "int"))
+    for policy in (Evolution.SKIP, Evolution.FAIL):
+        assert fit(have, want, policy, expected=("a", "b")).add == want.columns[1:]
+    assert fit(have, want, Evolution.SKIP, expected=("a",)).add == want.columns[1:2]
+    with pytest.raises(Halt, match='has no column "b"'):
+        fit(have, want, Evolution.FAIL, expected=("a",))
+
+
 # -- storage
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import sqlglot
 import yaml
@@ -123,14 +124,35 @@ def test_its_sql_is_sql_of_databricks(bundles: Bundles) -> None:
     queries = ["".join(each["queryLines"]) for each in json.loads(files["src/dashboard.lvdash.json"])["datasets"]]
     for text in [*(files[path] for path in files if path.startswith("src/ddl/")), *queries]:
         for statement in sqlglot.parse(text, dialect="databricks"):
-            assert not isinstance(statement, exp.Command), text
+            # What is put together there is looked at below.
+            assert not isinstance(statement, exp.Command) or statement.sql() == "EXECUTE IMMEDIATE made", text
     (users,) = (
         s for s in sqlglot.parse(files["src/ddl/bronze.sql"], dialect="databricks") if s and "app__users" in s.sql()
     )
     columns = [column.name for column in users.find_all(exp.ColumnDef)]
     assert columns[3:5] == ["_cdc_document_id", "_cdc_sequence_num"]
     assert columns[11:] == ["it's `odd`, a.b", "n", "name"]
-    assert "s3://shelf/shop/staging/current/billing/ledger/lines.parquet" in files["src/ddl/s3_views.sql"]
+
+
+def test_views_read_where_the_variable_says(bundles: Bundles) -> None:
+    assert bundles.write("out", sinks=PUBLISHED) == 0
+    files = bundles.files("out")
+    views = files["src/ddl/s3_views.sql"]
+    assert "s3://" not in views
+    made = [text.split(";")[0] for text in views.split("SET VARIABLE made = ")[1:]]
+    assert views.count("EXECUTE IMMEDIATE made;") == len(made) > 1
+    found = []
+    for text in made:
+        (run,) = duckdb.execute(f"SELECT {text.replace(':s3_root', '$root')}", {"root": "s3://else/where"}).fetchall()[
+            0
+        ]
+        statement = sqlglot.parse_one(run, dialect="databricks")
+        assert isinstance(statement, exp.Create)
+        found += [each.this for each in statement.find_all(exp.Literal) if "staging" in each.this]
+    assert "s3://else/where/staging/current/billing/ledger/lines.parquet" in found
+    jobs = yaml.safe_load(files["resources/s3.yml"])["resources"]["jobs"]
+    assert jobs["published_views"]["tasks"][0]["sql_task"]["parameters"]["s3_root"] == "${var.s3_root}"
+    assert yaml.safe_load(files["databricks.yml"])["variables"]["s3_root"]["default"] == "s3://shelf/shop"
 
 
 def test_widgets_show_what_the_queries_say(bundles: Bundles) -> None:

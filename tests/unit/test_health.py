@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import pytest
 from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.control.health import Health, View
-from tailrace.control.lag import Lag, TargetLag
+from tailrace.control.lag import Lag, TargetLag, asked
 from tailrace.control.readiness import Bounds, failing
 from tailrace.core.checkpoint import Scope, Snapshotting, Tailing
-from tailrace.core.errors import Halt, Retryable
+from tailrace.core.errors import Halt, NotReady, Retryable
 from tailrace.core.offsets import Offsets
 from tailrace.core.subjects import Registered, Version
 from tailrace.log.memory import MemoryLog
@@ -99,11 +100,12 @@ def test_slices_add_up_by_table(told: Told) -> None:
     told.health.slice("lake", 9, [Counts("a", 6, applied=5, superseded=1), Counts("b", 4, rejected=1, filtered=3)], 0.2)
     told.health.slice("lake", 12, [Counts("a", 3, applied=3)], 400.0)
     lake = told.view().targets["lake"]
-    assert (lake.slices, lake.upto, lake.seconds) == (2, 12, 400.2)
+    slices = lake.timings["slice"]
+    assert (lake.slices, lake.upto, slices.seconds) == (2, 12, 400.2)
     assert (lake.tables["a"].read, lake.tables["a"].applied, lake.tables["a"].superseded) == (9, 8, 1)
     assert (lake.tables["b"].rejected, lake.tables["b"].filtered, lake.tables["b"].mark) == (1, 3, 9)
     assert lake.tables["a"].mark == 12
-    assert sum(lake.buckets) == 1
+    assert sum(slices.buckets) == 1
 
 
 def test_a_view_stays_as_it_was(told: Told) -> None:
@@ -261,6 +263,20 @@ def test_what_is_tried_again_is_told_and_is_no_failure(told: Told) -> None:
     assert view.last_error.code == "connection-lost"
 
 
+def test_what_is_tried_again_for_too_long_is_named_until_it_works(told: Told) -> None:
+    for _ in range(4):
+        told.health.retrying(None, Retryable("connection-lost", "away"))
+        told.health.retrying("db", Retryable("kafka-unreachable", "away"))
+        told.clock.now += 20
+    assert told.parts() == {"source": "connection-lost", "target db": "kafka-unreachable"}
+    assert told.parts(Bounds(retrying_seconds=None)) == {}
+    told.health.retrying(None, None)
+    told.health.slice("db", 9, [Counts("a", 1, applied=1)], 0.1)
+    assert told.parts() == {}
+    told.health.retrying("db", Retryable("kafka-unreachable", "away"))
+    assert told.parts() == {}
+
+
 def test_an_attempt_tells_that_it_tries_again_and_that_it_worked(told: Told) -> None:
     seen: list[str] = []
     errors = [Retryable("busy", "busy")]
@@ -314,3 +330,23 @@ def test_a_connector_or_a_task_that_failed_is_named(told: Told) -> None:
     assert told.parts() == {"connector task 1": "connector-failed"}
     told.health.measured(Lag({"connector": {"state": "FAILED"}, "tasks": []}))
     assert told.parts() == {"connector": "connector-failed"}
+
+
+@pytest.mark.parametrize(("state", "code"), [("MISSING", "not-deployed"), ("UNREACHABLE", "connect-unreachable")])
+def test_a_connector_that_is_not_seen_is_named_also_when_the_log_is_away(told: Told, state: str, code: str) -> None:
+    told.health.measured(Lag({"connector": {"state": "RUNNING"}, "tasks": []}, (TargetLag("lake", 1, 3),)))
+    away = Retryable("kafka-unreachable", "away")
+    told.health.measured(Lag({"connector": {"state": state}, "tasks": []}, error=away))
+    assert told.parts() == {"connector": code}
+    assert told.view().targets["lake"].lag_events == 2
+
+
+def test_a_source_that_cannot_be_asked_is_named_and_lag_is_measured_all_the_same(told: Told) -> None:
+    def refused() -> Mapping[str, object]:
+        raise NotReady("postgres-unreachable", "no answer", "Start it.")
+
+    told.health.measured(Lag(asked(refused), (TargetLag("lake", 1, 3),)))
+    assert told.parts() == {"source server": "postgres-unreachable"}
+    assert told.view().targets["lake"].lag_events == 2
+    told.health.measured(Lag(asked(lambda: {"lag_bytes": 1})))
+    assert told.parts() == {}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Secret
 from tailrace.config.platform import KafkaConfig, PlatformConfig
-from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired
+from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError, Unreachable
 from tailrace.core.offsets import Offsets
-from tailrace.core.table import Column, Table
+from tailrace.core.table import Column, Evolution, Table
 from tailrace.envelopes import connect
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
@@ -24,9 +26,13 @@ from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Sample, keys_in
 from tailrace.log._inferred import widened
 from tailrace.log._memory_cluster import MemoryCluster
+from tailrace.log._reading import reading
 from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.log.kafka import KafkaLog, cut
 from tailrace.runtime.build import open_pipeline
+from tailrace.runtime.connected import _Undo
+from tailrace.runtime.rules import Choice, Rules
+from tailrace.runtime.topics import Topics
 from tailrace.sources.kafka import Options, Route, refuse_twins, tables_of
 from tests.topics_in_memory import Kept
 
@@ -160,10 +166,19 @@ def test_inferred_types_only_widen() -> None:
 
 
 @pytest.mark.parametrize("found", [{"a": "double"}, {"a": "string"}, {"b": "boolean"}, {"d": "string"}])
-def test_an_inferred_type_that_flips_halts(found: dict[str, str]) -> None:
-    with pytest.raises(Halt) as halt:
-        widened(HAVE, found, "t", ())
-    assert halt.value.code == "type-changed"
+def test_an_inferred_type_never_flips(found: dict[str, str]) -> None:
+    assert widened(HAVE, found, "t", ()) == HAVE
+
+
+def test_a_column_that_is_named_may_come_later_where_columns_are_learned() -> None:
+    learned = Table("t", (Column("id", "bigint"),), ("id",))
+    rules = Rules("scd2", Evolution.SKIP, 1)
+    choice = Choice("t", columns=("id", "late"), track_history=("late",))
+    with pytest.raises(Halt, match='has no column "late"'):
+        choice.of(learned, rules)
+    assert choice.of(learned, rules, whole=False) == learned
+    with pytest.raises(Halt, match='has no column "key"'):
+        Choice("t", ("key",)).of(learned, rules, whole=False)
 
 
 def test_settings_in_the_words_of_both_clients(tmp_path: Path) -> None:
@@ -334,6 +349,23 @@ def test_a_connector_is_for_databases_only(tmp_path: Path) -> None:
     assert refused.value.code == "not-available"
 
 
+@pytest.mark.parametrize(("kafka", "group"), [({}, "cdc-platform-p"), ({"group_id": "mine"}, "mine")])
+def test_a_group_that_is_named_has_that_very_name(kafka: dict[str, str], group: str, tmp_path: Path) -> None:
+    source = "{source_type: kafka, topics: [a.b.c], bootstrap_servers: '127.0.0.1:1'}"
+    sink = "{sink_id: lake, sink_type: delta, delta: {path: ./lake}}"
+    (tmp_path / "pipeline.yaml").write_text(f"pipeline_id: p\nsource: {source}\nsinks: [{sink}]\n")
+    platform = PlatformConfig.model_validate({"kafka": kafka})
+    topics = Topics(load_pipeline(tmp_path / "pipeline.yaml").config, platform, tmp_path, _no_spark)
+    assert topics.group == group
+
+
+def test_a_group_is_shown_for_topics_of_the_log_only() -> None:
+    cluster = MemoryCluster()
+    log = KafkaLog("log", 1, cluster, ["a"], [], DebeziumJson(), Kept(), _no_spark)
+    log.commit("mine", Offsets({"a:0": 4, "b:0": 7}))
+    assert cluster.committed == {"mine": {("a", 0): 5}}
+
+
 def test_a_log_that_was_told_of_a_schema_gives_no_more_slices() -> None:
     log = KafkaLog("log", 1, MemoryCluster(), [], [], DebeziumJson(), Kept(), _no_spark, strict=True)
     assert log.slice(-1, 10) is None
@@ -357,3 +389,63 @@ def test_an_avro_schema_that_describes_no_row_is_none(after: object) -> None:
     writer = {"type": "record", "name": "Envelope", "fields": fields}
     sample = Sample("t", None, b"\x00\x00\x00\x00\x07rest")
     assert DebeziumAvro(lambda _: writer).schema("public.t", sample) is None
+
+
+class Undoing:
+    """Steps of a deployment, some of which cannot be taken back."""
+
+    def __init__(self, *stuck: str) -> None:
+        self.done: list[str] = []
+        self._stuck = stuck
+
+    def __call__(self, name: str) -> Callable[[], None]:
+        def step() -> None:
+            self.done.append(name)
+            if name in self._stuck:
+                raise NotReady("connect-unreachable", "away")
+
+        return step
+
+
+@pytest.mark.parametrize(
+    ("stuck", "done"),
+    [
+        ((), ["connector", "topics", "note"]),
+        (("connector",), ["connector", "topics"]),
+        (("topics",), ["connector", "topics"]),
+    ],
+)
+def test_the_note_of_a_deployment_goes_last_and_only_if_everything_else_went(
+    stuck: tuple[str, ...], done: list[str]
+) -> None:
+    steps = Undoing(*stuck)
+    undo = _Undo()
+    undo.at_last(steps("note"))
+    undo.by(steps("topics"))
+    undo.by(steps("connector"))
+    with pytest.raises(Halt, match="it failed"), undo:
+        raise Halt("x", "it failed")
+    assert steps.done == done
+
+
+def test_a_deployment_that_went_well_takes_nothing_back() -> None:
+    steps = Undoing()
+    with _Undo() as undo:
+        undo.at_last(steps("note"))
+        undo.by(steps("topics"))
+    assert steps.done == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired", Unreachable),
+        ("OffsetOutOfRange", ResyncRequired),
+        ("Cannot grow BufferHolder\n at org.apache.spark.sql.kafka010.KafkaSourceRDD.compute", Retryable),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", Retryable),
+    ],
+)
+def test_only_brokers_that_are_away_are_waited_for_without_end(said: str, kind: type[TailraceError]) -> None:
+    with pytest.raises(TailraceError) as found, reading():
+        raise Py4JError(said)
+    assert type(found.value) is kind

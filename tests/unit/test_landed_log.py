@@ -332,6 +332,20 @@ def test_a_reader_that_missed_expired_pages_halts(log: LandedLog, tmp_path: Path
     assert found.value.code == "log-gap"
 
 
+def test_the_log_knows_where_its_snapshot_is_complete(log: LandedLog, tmp_path: Path) -> None:
+    assert log.whole_from() is None
+    log.append(page(None, snap(1), [put(1), put(2)]))
+    assert log.whole_from() is None
+    log.append(page(snap(1), tail(1), [put(3)]))
+    for stands in (1, 2):
+        log.append(page(tail(stands), tail(stands + 1), [put(9)]))
+        assert opened(tmp_path).whole_from() == 2
+    # Whoever has what is left has passed what is gone.
+    age(tmp_path, *names_in(tmp_path))
+    log.expire(2, timedelta(0))
+    assert log.whole_from() == log.begins() == 2
+
+
 # -- readers beside the pump
 
 

@@ -40,7 +40,7 @@ def followed(objects: Objects) -> dict[str, str]:
     tables = json.loads(found[0])["tables"] if found else {}
     seen = {}
     for table, entry in tables.items():
-        there = objects.get(entry["versioned_key"])
+        there = objects.get(entry["versioned_key"].removeprefix(objects.base))
         assert there is not None, table
         assert (hashlib.sha256(there[0]).hexdigest(), len(there[0])) == (entry["sha256"], entry["bytes"])
         seen[table] = there[0][:4].decode()
@@ -51,6 +51,7 @@ class Breaking:
     """A store whose n-th change fails, done or not; after every change a reader looks."""
 
     def __init__(self, objects: Objects, at: int = 0, *, done: bool = False) -> None:
+        self.base = objects.base
         self._objects = objects
         self._at = at
         self._done = done
@@ -106,8 +107,8 @@ def test_a_failure_between_any_two_steps_is_never_seen_and_is_mended(tmp_path: P
         assert publish("shop", stage(staging, 3), objects, keep=2).to_json() == {
             "publish_id": again.publish_id, "status": "unchanged", "tables": 4, "written": [], "removed": 0,
         }  # fmt: skip
-    # Three versions, the manifest, the switch, three copies, their note, two removals.
-    assert breaking.changes == at - 1 == 11
+    # Three versions, the manifest, the switch, the note of the copies removed, three copies, their note, two removals.
+    assert breaking.changes == at - 1 == 12
 
 
 def test_only_what_changed_is_written_and_the_newest_publishes_stay(tmp_path: Path) -> None:
@@ -142,6 +143,45 @@ def test_of_two_publishers_one_begins_again(tmp_path: Path) -> None:
     assert followed(objects)["users"] == "0002"
     publish("shop", stage(tmp_path / "a", 3), objects, keep=2)
     assert (followed(objects)["users"], len(objects.keys(VERSIONS))) == ("0003", 7)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("keep", [1, 9])
+def test_a_publisher_that_was_overtaken_leaves_the_newer_copies(tmp_path: Path, at: int, keep: int) -> None:
+    objects = Folder(tmp_path / "published")
+    publish("shop", stage(tmp_path / "a", 1), objects, keep=keep)
+
+    class Slow(Folder):
+        copies = 0
+
+        def copy(self, old: str, new: str) -> None:
+            self.copies += 1
+            if self.copies == at:
+                publish("shop", stage(tmp_path / "b", 3), objects, keep=keep)
+            super().copy(old, new)
+
+    publish("shop", stage(tmp_path / "a", 2), Slow(tmp_path / "published"), keep=keep)
+    for table in ("users", "notes", "in/ner.lines"):
+        found = objects.get(f"staging/current/{key_of(table)}")
+        assert found is not None
+        assert found[0][:4].decode() == followed(objects)[table] == "0003"
+
+
+def test_a_manifest_names_objects_as_the_store_does_and_older_ones_are_understood(tmp_path: Path) -> None:
+    """Also where the name of the place begins as our keys do."""
+    for base in ("", "deep/er/", "staging/"):
+        objects = Folder(tmp_path / base / "p")
+        old = publish("shop", stage(tmp_path, 1), objects, keep=2)
+        objects.base = base
+        tables = publish("shop", stage(tmp_path, 2), objects, keep=2) and json.loads(objects.get(LATEST)[0])["tables"]  # type: ignore[index]
+        assert tables["still"]["versioned_key"] == f"{base}{VERSIONS}{old.publish_id}/_root/still.parquet"
+        assert tables["users"]["current_key"] == f"{base}staging/current/_root/users.parquet"
+        for version in (3, 4):
+            publish("shop", stage(tmp_path, version), objects, keep=2)
+        assert objects.get(tables["still"]["versioned_key"].removeprefix(base)) is not None
+        assert len(objects.keys(VERSIONS)) == 1 + 2 * 3
+        for path in tmp_path.rglob("*.parquet"):
+            path.unlink()
 
 
 def test_a_table_that_is_being_made_again_is_not_published_backwards(tmp_path: Path) -> None:

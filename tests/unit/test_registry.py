@@ -79,7 +79,15 @@ def test_a_schema_is_asked_for_once_and_outlives_the_registry(server: Server, tm
     registry = Registry(address, tmp_path)
     assert registry.schema(1) == registry.schema(1) == SCHEMA
     assert server.asked == [("/apis/ccompat/v7/schemas/ids/1", None)]
-    assert Registry("http://127.0.0.1:9", tmp_path).schema(1) == SCHEMA
+    server.status = 503
+    assert Registry(address, tmp_path).schema(1) == SCHEMA
+
+
+def test_the_ids_of_another_registry_are_other_schemas(server: Server, tmp_path: Path) -> None:
+    Registry(f"http://127.0.0.1:{server.port}/one", tmp_path).schema(1)
+    server.schemas[1] = {"type": "string"}
+    assert Registry(f"http://127.0.0.1:{server.port}/two", tmp_path).schema(1) == {"type": "string"}
+    assert Registry(f"http://127.0.0.1:{server.port}/one", tmp_path).schema(1) == SCHEMA
 
 
 def test_user_and_password_are_sent_and_not_shown(server: Server, tmp_path: Path) -> None:

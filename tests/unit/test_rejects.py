@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.control.dead_letters import _told
-from tailrace.control.rejects import Rejected, Rejects
+from tailrace.control import state
+from tailrace.control.dead_letters import DeadLetters, _told, as_kept
+from tailrace.control.rejects import Kept, Rejected, Rejects, letter_id
 from tailrace.core.errors import Halt
 
 
@@ -93,6 +94,22 @@ def test_a_flood_halts_and_is_kept_all_the_same(rejects: Rejects) -> None:
     assert rejects.count("lake") == 4
 
 
+def test_more_than_the_limit_at_once_halt_whatever_was_purged(rejects: Rejects, tmp_path: Path) -> None:
+    sent = DeadLetters(tmp_path, {}, suffix="dlq", enabled=True, limit=3)
+    events = [rejected(n) for n in range(4)]
+    noted = [f"log1/{event.topic}/{event.partition}/{event.offset}" for event in events]
+    state.save(tmp_path / "lake.sent.json", {"sent": noted, "done": []})
+    rejects.forget("lake", None)
+    sent.forget("lake", noted)
+    for aside in (rejects, sent):
+        with pytest.raises(Halt) as found:
+            aside.put("lake", "log1", events)
+        assert found.value.code == "too-many-rejects"
+        assert "purge" in (found.value.hint or "")
+    sent.put("lake", "log1", events[:3])
+    assert sent.count("lake") == 0
+
+
 def test_without_dead_letters_the_first_bad_event_halts(tmp_path: Path) -> None:
     with pytest.raises(Halt) as found:
         Rejects(tmp_path, enabled=False, limit=3).put("lake", "log1", [rejected(7)])
@@ -114,3 +131,38 @@ def test_what_a_crash_left_half_written_does_not_count(rejects: Rejects, tmp_pat
 def test_headers_of_a_letter_are_read_in_either_spelling() -> None:
     told = _told([("dlq.source.topic", b"t"), ("dlq.source_offset", b"7"), ("dlq.error.type", None), ("a.b", b"\xff")])
     assert told == {"dlq.source_topic": "t", "dlq.source_offset": "7", "dlq.error_type": "", "a.b": "\ufffd"}
+
+
+def told(topic: str = "t", partition: str = "0", offset: str = "7", **more: str) -> list[tuple[str, bytes | None]]:
+    place = {"source_topic": topic, "source_partition": partition, "source_offset": offset}
+    return [(f"dlq.{name}", text.encode()) for name, text in {**place, **more}.items()]
+
+
+@pytest.mark.parametrize(
+    ("headers", "name", "log"),
+    [
+        (told(log="new"), "new/t/0/7", "new"),
+        (told(), "noted/t/0/7", "noted"),
+        (told(offset="8"), "/t/0/8", ""),
+        (told(log="a/b"), "a/b/t/0/7", "a/b"),
+    ],
+)
+def test_a_letter_is_named_by_where_it_says_it_came_from(
+    headers: list[tuple[str, bytes | None]], name: str, log: str
+) -> None:
+    found = as_kept(("t.dlq", 1, 3), b"k", b"v", [*headers, ("own", None)], {"t/0/7": "noted"})
+    offset = int(name.rpartition("/")[2])
+    assert found == Kept(name, log, Rejected("t", 0, offset, b"k", b"v", "", (("own", None),)))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[], told(""), told("a/b"), told(partition="x"), told(offset="-1"), told(offset="9" * 5000), told()[:2]],
+    ids=["none", "no topic", "no name of a topic", "no partition", "no offset", "no number", "half"],
+)
+def test_a_letter_that_does_not_say_where_it_came_from_is_named_by_where_it_lies(
+    headers: list[tuple[str, bytes | None]],
+) -> None:
+    found = as_kept(("t.dlq", 1, 3), None, b"v", headers, {"t/0/7": "noted"})
+    assert found == Kept("t.dlq/1/3", None, Rejected("t.dlq", 1, 3, None, b"v", ""))
+    assert letter_id("lake", found) == "lake/t.dlq/1/3"

@@ -1,4 +1,4 @@
-"""What a resync and a publish refuse, before anything is touched."""
+"""What a resync and a publish refuse, before anything is touched; and what the end of a run does not fail for."""
 
 from __future__ import annotations
 

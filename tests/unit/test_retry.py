@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tailrace.config.pipeline import RetryConfig
-from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.core.errors import Halt, Retryable, TailraceError, Unreachable
 from tailrace.runtime.report import Silent
 from tailrace.runtime.retry import attempt
 
@@ -127,3 +127,24 @@ def test_attempts_count_anew_when_something_was_done_in_between() -> None:
     assert work.tries == 6
     with pytest.raises(Retryable):
         attempt(Work(busy(), busy()), policy, threading.Event(), report, lambda: 7)
+
+
+def test_a_server_that_is_away_is_waited_for_without_end_where_that_is_wanted() -> None:
+    away = [Unreachable("away", "away") for _ in range(2000)]
+    work, report = Work(*away, busy()), Told()
+    policy = RetryConfig(max_attempts=2, initial_wait_seconds=1e-9, max_wait_seconds=1e-9, multiplier=10)
+    assert attempt(work, policy, threading.Event(), report, endless=True) == "done"
+    assert {text.rpartition(", ")[2] for text in report.warnings} == {"until it is back", "1 attempts left"}
+    work = Work(*away)
+    with pytest.raises(Unreachable):
+        attempt(work, policy, threading.Event(), report)
+    assert work.tries == 2
+
+
+def test_waiting_for_a_server_takes_no_attempts_from_other_errors() -> None:
+    last = busy(2)
+    work = Work(Unreachable("away", "away"), busy(1), Unreachable("away", "away"), last)
+    policy = RetryConfig(max_attempts=2, initial_wait_seconds=0.001)
+    with pytest.raises(Retryable) as raised:
+        attempt(work, policy, threading.Event(), Told(), endless=True)
+    assert raised.value is last

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,9 +16,10 @@ import pytest
 from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core.checkpoint import Checkpoint, Place, Tailing
-from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.page import Page
 from tailrace.log.memory import MemoryLog
+from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Counts
 from tailrace.runtime.report import Silent
 from tailrace.runtime.run import Job, RunReport, TargetReport, run
@@ -146,3 +149,56 @@ def test_a_warm_up_that_fails_is_not_the_end(tmp_path: Path) -> None:
     log = MemoryLog()
     cold = Job("shop", source, log, log.head, Checkpoints(tmp_path), [], RetryConfig(), Silent(), fail)
     assert run(cold, threading.Event(), once=True).status == "done"
+
+
+# -- several targets
+
+
+class Work:
+    """As much of a drain as a run asks for, of a log in which nothing is new."""
+
+    def __init__(self, target: str, asked: Any) -> None:
+        self.target, self.at, self.pace = target, asked, Pace(1, 0.0)
+        self.log = SimpleNamespace(reads_ahead=False)
+        self.fold = SimpleNamespace(settle=lambda _: None)
+        self.maintain, self.make_tables = (lambda: None), (lambda: None)
+
+    def next_slice(self, *_: object) -> None:
+        return None
+
+
+def test_a_target_that_fails_or_waits_holds_no_other_back_in_a_run_of_once(tmp_path: Path) -> None:
+    other_is_done = threading.Event()
+
+    def away() -> int:
+        # Asked in turns, the other would wait for this one.
+        assert other_is_done.wait(10)
+        raise NotReady("unreachable", "nobody answers")
+
+    def there() -> int:
+        other_is_done.set()
+        return 7
+
+    works = [(cast("Drain", Work(*made)), RetryConfig()) for made in (("first", away), ("second", there))]
+    two = replace(job(tmp_path, MemorySource([ITEMS], [put(1)])), drains=works)
+    report = run(two, threading.Event(), once=True)
+    assert [(target.target, target.status) for target in report.targets] == [("first", "failed"), ("second", "done")]
+
+
+def test_a_run_that_goes_on_waits_for_its_source_and_once_does_not(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    class Waiting(Silent):
+        tries = 0
+
+        def retrying(self, target: str | None, error: TailraceError | None) -> None:
+            self.tries += 1
+            if error is None or self.tries == 20:
+                stop.set()
+
+    away = [Unreachable("connection-lost", "away") for _ in range(100)]
+    waiting = Waiting()
+    report = run(replace(job(tmp_path / "on", Failing(*away)), report=waiting), stop, once=False)
+    assert (report.status, report.error, waiting.tries) == ("stopped", None, 20)
+    report = run(job(tmp_path / "once", Failing(*away)), threading.Event(), once=True)
+    assert (report.status, report.error and report.error.code) == ("failed", "connection-lost")

@@ -228,6 +228,19 @@ def test_the_layout_is_not_bound_to_a_format(tmp_path: Path) -> None:
     assert load_pipeline(file, ENVIRONMENT).config == load(tmp_path, EXAMPLE).config
 
 
+def test_a_registry_of_the_source_makes_debezium_s_messages_avro_in_every_layout(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    text = (
+        "pipeline_id: p\nsource: {source_type: kafka, topics: [a.b.c], schema_registry_url: 'http://r:8081' MORE}\n"
+        "sinks: [{sink_id: s, sink_type: sqlite, sqlite: {path: x.db}}]\n"
+    )
+    for more, kind in (("", "avro"), (", value_format: json", "json")):
+        file.write_text(text.replace(" MORE", more))
+        assert load_pipeline(file, {}).config.source.options.model_dump()["value_format"] == kind
+    file.write_text(text.replace(" MORE", "") + "cdc: {envelope: maxwell}\n")
+    assert load_pipeline(file, {}).config.source.options.model_dump()["value_format"] == "json"
+
+
 def test_a_registry_does_not_make_other_messages_avro(tmp_path: Path) -> None:
     json = EXAMPLE.replace('kind = "kafka"', 'kind = "kafka"\nvalue_format = "json"')
     assert load(tmp_path, json).config.source.options.model_dump()["value_format"] == "json"

@@ -217,6 +217,24 @@ def test_a_histogram_counts_every_slice_once(server: Server, health: Health) -> 
     assert sample(server, "slice_seconds_sum", **labels) == pytest.approx(10000.5)
 
 
+def test_stages_of_a_slice_are_histograms_of_their_own(server: Server, health: Health) -> None:
+    health.stage("lake", "read", 0.2)
+    health.stage("lake", "read", 3)
+    health.stage("lake", "apply", 1)
+    assert sample(server, "slice_seconds_sum", target="lake", stage="read") == pytest.approx(3.2)
+    assert sample(server, "slice_seconds_bucket", target="lake", stage="read", le="0.25") == 1
+    assert sample(server, "slice_seconds_count", target="lake", stage="apply") == 1
+
+
+def test_partitions_and_subjects_have_gauges_of_their_own(server: Server, health: Health) -> None:
+    health.measured(Lag({}, (TargetLag("lake", Offsets({"t:0": 3}), Offsets({"t:0": 5, "t:1": 0})),)))
+    health.registered(Registered((Version("t-value", 4, 9),)))
+    lake = {"target": "lake", "topic": "t"}
+    assert sample(server, "partition_lag_events", **lake, partition="0") == 2
+    assert sample(server, "partition_lag_events", **lake, partition="1") == 1
+    assert sample(server, "schema_subject_version", subject="t-value") == 4
+
+
 def test_what_is_not_known_has_no_sample(server: Server) -> None:
     _, _, body = asked(server, "/metrics")
     names = {name for name, _ in parsed(body.decode())}

@@ -269,15 +269,23 @@ def test_each_status_has_one_meaning() -> None:
     assert found == {
         "": list(range(200, 300)),
         "webhook-redirect": list(range(300, 400)),
+        "webhook-denied": [401, 403, 407],
         "webhook-gone": [410],
         "webhook-unavailable": [*range(100, 200), 408, 425, 429, *range(500, 600)],
-        "webhook-refused": [status for status in range(400, 500) if status not in (408, 410, 425, 429)],
+        "webhook-refused": [status for status in range(400, 500) if status not in (401, 403, 407, 408, 410, 425, 429)],
     }
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3", 3.0), ("99999", 3600.0), ("-1", None), ("soon", None), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0)],
+    [
+        ("3", 3.0),
+        ("86399", 86399.0),
+        ("99999", 86400.0),
+        ("-1", None),
+        ("soon", None),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+    ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float | None) -> None:
     error = meaning(Answer(429, text), "host")

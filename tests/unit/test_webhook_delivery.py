@@ -269,22 +269,33 @@ def test_a_long_wait_is_left_to_the_runtime(receiver: Receiver, opened: Any) -> 
     receiver.answer = lambda _: Reply(503, {"Retry-After": "Fri, 31 Dec 2999 23:59:59 GMT"})
     with pytest.raises(Retryable) as failed:
         send(opened(concurrency=1, name="other"), changes([0]), 0)
-    assert failed.value.after == 3600
+    assert failed.value.after == 86400
 
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(410, "webhook-gone"), (301, "webhook-redirect"), (302, "webhook-redirect"), (307, "webhook-redirect")],
+    [
+        *((n, "webhook-denied") for n in (401, 403, 407)),
+        (410, "webhook-gone"),
+        (301, "webhook-redirect"),
+        (302, "webhook-redirect"),
+        (307, "webhook-redirect"),
+    ],
 )
 def test_an_answer_that_a_person_must_see_halts(receiver: Receiver, opened: Any, status: int, code: str) -> None:
     receiver.answer = lambda got: (
         Reply(status, {"Location": f"{receiver.address}/elsewhere"}) if got.offset == 3 else Reply()
     )
+    aside: list[Refusal] = []
     with pytest.raises(Halt) as halted:
-        send(opened(concurrency=1), changes(range(6)), 5)
-    assert halted.value.code == code
+        send(opened(concurrency=1), changes(range(6)), 5, aside)
+    assert (halted.value.code, bool(halted.value.hint), aside) == (code, True, [])
     assert taken(receiver) == [0, 1, 2, 3]
     assert {got.path for got in receiver.got} == {"/in"}
+    receiver.answer = lambda _: Reply()
+    receiver.got.clear()
+    assert send(opened(), changes(range(6)), 5).inserted == 3
+    assert sorted(taken(receiver)) == [3, 4, 5]
 
 
 def test_a_change_that_the_receiver_refuses_is_put_aside_and_the_rest_goes_on(receiver: Receiver, opened: Any) -> None:

@@ -87,6 +87,8 @@ class Flow:
     several: bool = False
     """The changes were written with several schemas, so a column may be left out by any of them."""
     truncates: bool = False
+    anew: str = ""
+    """The position at which the table starts anew, as if a truncate stood there; empty if it goes on."""
     included: Expression = field(default_factory=lambda: F.lit(False))
     """Says of a change whether the table includes it already."""
     kept: bool = False
@@ -108,7 +110,7 @@ class Flow:
         """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
         if not self.kept and (self.truncates or not (self.ordered or self._looks())):
             events = events.localCheckpoint()
-        floor = max(self.before.floor, self._truncated_at(events) if self.truncates else "")
+        floor = max(self.before.floor, self._truncated_at(events) if self.truncates else "", self.anew)
         seen = Observation()
         observed, kept = self._observed(events, floor, seen)
         if self.tracking is not None:
@@ -176,11 +178,11 @@ class Flow:
         tally = _tally(seen, 0)
         if tally.rejected:
             self.reject(events.where(column(PROBLEM).isNotNull()))
-        stored = self._records(None if tally.cut else self._ranges(seen))
+        stored = self._records(None if tally.cut or self.anew else self._ranges(seen))
         if tally.cut and (again := history.repeated(events, stored)):
             tally = replace(tally, cut=tally.cut - again, stale=tally.stale + again)
         if floor:
-            ends = history.truncates(events, stored)
+            ends = history.truncates(events, stored, self.anew)
             news = history.truncated(news, ends, stored, table, tracking).localCheckpoint()
         few = F.broadcast if tally.counted <= FEW else _as_it_is
         line = history.rebuild(news, stored, table, tracking, self.required, few)

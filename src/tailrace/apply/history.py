@@ -37,6 +37,7 @@ from tailrace.apply.engine import (
 from tailrace.apply.order import sortable
 from tailrace.core.change import Op
 from tailrace.core.table import END, SEQUENCE, START, Table
+from tailrace.spark.frame import frame
 
 _RANK, _STORED, _KEPT, _WAS, _DELETE, _COUNT = (
     "_cdc_rank",
@@ -96,9 +97,12 @@ def rebuild(
     return told.unionByName(baseless.select(*(untold.get(n, column(n)).alias(n) for n in told.columns)))
 
 
-def truncates(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None) -> DataFrame:
-    """Return sequence and position of every truncate in `events` and among what is hidden."""
+def truncates(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | None, anew: str = "") -> DataFrame:
+    """Return sequence and position of every truncate in `events` and among what is hidden, and of one at `anew`."""
     found = _truncates_in(events.where(column(PROBLEM).isNull()))
+    if anew:
+        # It need not be remembered: nothing that comes later lies below it.
+        found = found.unionByName(frame(events.sparkSession, [(anew, anew)], f"{SEQUENCE} string, {POSITION} string"))
     if stored is not None and stored[1] is not None:
         found = found.unionByName(_truncates_in(stored[1]))
     return found.distinct()

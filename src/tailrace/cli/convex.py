@@ -103,7 +103,18 @@ def emulate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same deployment.")] = 1,
     documents: Annotated[int, typer.Option(min=0, help="How many documents there are at first.")] = 1000,
     rate: Annotated[float, typer.Option(min=0, help="Transactions a second that are written while it runs.")] = 0,
+    page_rows: Annotated[
+        int | None, typer.Option(min=1, help="How many documents or changes a page has; as many as Convex's if unset.")
+    ] = None,
     failing: Annotated[float, typer.Option(min=0, max=1, help="How likely a call is to fail.")] = 0,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND[@ENDPOINT][:CALL]",
+            help="Have one call fail: the CALLth to ENDPOINT, or the first to any; may be repeated. KIND is a status, "
+            "reset, truncated, invalid, slow, large, or a code of Convex such as SnapshotTooOld.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Serve a Convex deployment from memory.
@@ -115,15 +126,23 @@ def emulate(
 
     from tailrace.cli import show
     from tailrace.cli.signals import attend
-    from tailrace.core.errors import NotReady
-    from tailrace.testing.convex import Deployment, Emulator, Fault, Workload
+    from tailrace.core.errors import Misconfigured, NotReady
+    from tailrace.testing.convex import Behaviour, Deployment, Emulator, Fault, Limits, Workload
+    from tailrace.testing.convex import fault as parsed
 
+    try:
+        faults = [parsed(text) for text in fault or ()]
+    except ValueError as error:
+        raise Misconfigured(
+            "wrong-value", f"--fault {error}", "Write for example --fault 503@document_deltas:3 or --fault reset."
+        ) from error
+    behaviour = Behaviour() if page_rows is None else Behaviour(limits=Limits(page_rows, page_rows))
     stop = Event()
     deployment = Deployment(seed)
     workload = Workload(deployment, seed)
     workload.fill(documents)
     try:
-        served = Emulator(deployment, port=port)
+        served = Emulator(deployment, port=port, behaviour=behaviour)
     except OSError as error:
         raise NotReady(
             "port-taken", f"port {port} cannot be listened on: {error.strerror or error}", "Give another --port."
@@ -131,6 +150,7 @@ def emulate(
     with served as server:
         if failing:
             server.faults.add(Fault(503, probability=failing))
+        server.faults.add(*faults)
         show.tree({"deployment_url": server.url, "deploy_key": server.behaviour.key}, json_wanted=json)
 
         def serve() -> None:

@@ -1,13 +1,28 @@
-"""What `cdc health` makes of the answers of running pipelines."""
+"""What `cdc health` makes of the answers of servers and of running pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tailrace.config.platform import PlatformConfig
 from tailrace.core.errors import Halt, NotReady, TailraceError
 
 Answer = dict[str, Any]
+
+
+def servers(platform: PlatformConfig) -> list[Answer]:
+    """Return how the servers are that `platform` relies on."""
+    if platform.transport_mode != "kafka":
+        return []
+    from tailrace.runtime.probe import probed
+
+    return [one.to_json() for one in probed(platform)]
+
+
+def lines(servers: Sequence[Answer]) -> list[dict[str, object]]:
+    """Return a line for each server."""
+    return [{"pipeline": None, "component": server["component"], **_state(server)} for server in servers]
 
 
 def components(found: Sequence[Answer]) -> list[dict[str, object]]:
@@ -15,9 +30,12 @@ def components(found: Sequence[Answer]) -> list[dict[str, object]]:
     return [line for answer in found for line in _components(answer)]
 
 
-def first_failing(found: Sequence[Answer]) -> TailraceError | None:
+def first_failing(servers: Sequence[Answer], found: Sequence[Answer]) -> TailraceError | None:
     """Return the error that decides the exit code of `cdc health`."""
-    if not found:
+    for server in servers:
+        if error := server.get("error"):
+            return Halt("not-ready", f"{server['component']}: {error['code']}: {error['message']}", error["hint"])
+    if not servers and not found:
         return NotReady(
             "not-running",
             "no pipeline with a health server runs under control.root",

@@ -217,22 +217,25 @@ def lag(file: PipelineFile, *, platform_config: PlatformFile = None, json: Json 
 
 @app.command()
 def health(*, platform_config: PlatformFile = None, json: Json = False) -> None:
-    """Show how the running pipelines are.
+    """Show how servers and running pipelines are.
 
-    Asks the health server of every pipeline that runs on this machine under control.root. Exits with 0 if all of them
-    are ready, with 1 if a part of one is not, and with 3 if none runs.
+    With transport_mode: kafka, asks brokers, Kafka Connect and the schema registry, if it is used. Then asks the health
+    server of every pipeline that runs on this machine under control.root. Exits with 0 if all of them are well, with 1
+    if a part is not, and with 3 if there is nothing to ask.
     """
     from tailrace.cli import health as answers
     from tailrace.cli import show
     from tailrace.config.load import load_platform
     from tailrace.web import ask
 
-    found = ask.running(load_platform(platform_config).config.control.root)
+    platform = load_platform(platform_config).config
+    servers = answers.servers(platform)
+    found = ask.running(platform.control.root)
     if json:
-        show.as_json(found)
+        show.as_json([*servers, *found])
     else:
-        show.rows(answers.components(found), json_wanted=False, none="no pipeline runs")
-    if error := answers.first_failing(found):
+        show.rows([*answers.lines(servers), *answers.components(found)], json_wanted=False, none="no pipeline runs")
+    if error := answers.first_failing(servers, found):
         raise error
 
 

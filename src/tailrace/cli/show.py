@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 
 from tailrace.config.load import Loaded
 from tailrace.config.pipeline import Mode, PipelineConfig, SinkConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.config.plugin import promise_of
+from tailrace.core.errors import Misconfigured
 
 _PROMISES = {
     Mode.APPEND: "each change event once, rows and mark in one commit",
@@ -22,8 +24,8 @@ _PROMISES = {
 
 
 def as_json(value: object) -> None:
-    """Print `value` as one line of JSON."""
-    print(json.dumps(value, default=str), flush=True)
+    """Print `value` as one line of JSON; a decimal is a number with all of its digits."""
+    print(_json(value), flush=True)
 
 
 def rows(found: Sequence[Mapping[str, object]], *, json_wanted: bool, none: str) -> None:
@@ -64,9 +66,29 @@ def _target(config: PipelineConfig, sink: SinkConfig) -> dict[str, object]:
         "mode": sink.mode.value,
         "delete_mode": sink.delete_mode.value,
         "schema_evolution": sink.schema_evolution.value,
-        "tables": config.names(sink),
+        "tables": _names(config, sink),
         "promise": promise_of(sink.sink_type) or _PROMISES[sink.mode],
     }
+
+
+def _names(config: PipelineConfig, sink: SinkConfig) -> dict[str, str]:
+    try:
+        return config.names(sink)
+    except Misconfigured:
+        # Only of a target that is not enabled; a warning says why.
+        return {}
+
+
+def _json(value: object) -> str:
+    match value:
+        case Mapping():
+            return "{" + ", ".join(f"{json.dumps(str(key))}: {_json(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_json, value)) + "]"
+        case Decimal() if value.is_finite():
+            return str(value)
+        case _:
+            return json.dumps(value, default=str)
 
 
 def _aligned(found: Sequence[Mapping[str, object]]) -> Iterator[str]:
@@ -92,14 +114,16 @@ def _indented(value: object, margin: str = "") -> Iterator[str]:
 
 def _cell(value: object) -> str:
     match value:
-        case None | {} | [] | ():
+        case None | [] | ():
+            return "-"
+        case Mapping() if not value:
             return "-"
         case bool():
             return "yes" if value else "no"
         case float():
             return f"{value:.3f}"
         case _:
-            text = str(value)
+            text = _json(value) if isinstance(value, Mapping | list | tuple) else str(value)
             return "".join(char if char.isprintable() else "�" for char in text)
 
 

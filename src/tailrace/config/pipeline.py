@@ -8,16 +8,17 @@ nothing further down checks again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
 from tailrace.config.model import Loc, Model, NotYet
+from tailrace.config.plugin import names_of
 from tailrace.config.problem import Problem, quoted
 from tailrace.core.errors import Misconfigured
-from tailrace.core.table import RESERVED, Evolution, target_names
+from tailrace.core.table import RESERVED, Evolution
 
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
 """Names folders and slots, so it is safe in both and short enough to be extended."""
@@ -45,7 +46,8 @@ class RetryConfig(Model):
     """How often, and how patiently, a page or a slice is tried again after an error that may pass."""
 
     max_attempts: Annotated[int, Field(ge=1)] = 5
-    """How many times in all, the first one included."""
+    """How many times in all, the first one included. A run without `--once` waits for a server that is away however
+    long that takes."""
     initial_wait_seconds: Annotated[float, Field(ge=0)] = 1.0
     """The wait before the second attempt."""
     max_wait_seconds: Annotated[float, Field(ge=0)] = 60.0
@@ -163,6 +165,11 @@ class SinkConfig(Model):
         """The column that marks deleted rows; empty if they are removed."""
         return (self.soft_delete_column or "deleted_at") if self.delete_mode is DeleteMode.SOFT else ""
 
+    def names(self, tables: Sequence[str]) -> dict[str, str]:
+        """Return the name that each of `tables` has in this target."""
+        chosen = {table: settings.name for table, settings in self.tables.items() if settings.name}
+        return names_of(self.sink_type, self.options, tables, chosen)
+
 
 class PipelineConfig(Model):
     """One source, read once, and the targets kept current from it."""
@@ -191,8 +198,7 @@ class PipelineConfig(Model):
 
     def names(self, sink: SinkConfig) -> dict[str, str]:
         """Return the name that each source table has in `sink`."""
-        chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
-        return target_names(self.tables, chosen)
+        return sink.names(self.tables)
 
 
 _QUALIFIED = re.compile(r"[^.\s][^.]*(\.[^.\s][^.]*)+")
@@ -218,8 +224,10 @@ def problems_of(pipeline: PipelineConfig) -> Iterator[Problem]:
 
 
 def cautions_of(pipeline: PipelineConfig) -> Iterator[Problem]:
-    """Yield what is doubtful in `pipeline`: settings that say nothing beside the others."""
+    """Yield what is doubtful in `pipeline`: settings that say nothing, and what keeps a target from being enabled."""
     for index, sink in enumerate(pipeline.sinks):
+        if not sink.enabled:
+            yield from _name_problems(pipeline, sink, ("sinks", index))
         for table, settings in sink.tables.items():
             if settings.track_history is not None and sink.mode is not Mode.SCD2:
                 loc = ("sinks", index, "tables", table, "track_history")
@@ -312,6 +320,11 @@ def _sink_problems(pipeline: PipelineConfig, sink: SinkConfig, loc: Loc) -> Iter
             )
         yield from _column_problems(table, settings, here)
     yield from _delete_problems(sink, loc)
+    if sink.enabled:
+        yield from _name_problems(pipeline, sink, loc)
+
+
+def _name_problems(pipeline: PipelineConfig, sink: SinkConfig, loc: Loc) -> Iterator[Problem]:
     if len(set(pipeline.tables)) == len(pipeline.tables):
         try:
             pipeline.names(sink)

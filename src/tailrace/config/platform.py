@@ -24,7 +24,7 @@ class KafkaConfig(Model):
     schema_registry_url: str = "http://localhost:8081"
     """The schema registry, in the way of Confluent's API; it may hold user and password: `https://user:password@host`."""
     group_id: str = "cdc-platform"
-    """The consumer group under which tools that show lag find a pipeline; `<group_id>-<pipeline_id>` is its name."""
+    """The consumer group under which tools that show lag find a pipeline. If unset, `cdc-platform-<pipeline_id>`."""
     auto_offset_reset: Annotated[
         Literal["earliest", "latest"],
         NotYet(

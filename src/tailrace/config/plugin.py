@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel
 
+from tailrace.config.model import Model
 from tailrace.config.problem import nearest, quoted
 from tailrace.core.errors import Misconfigured, NotReady
+from tailrace.core.table import target_names
 
 
 class Kind(StrEnum):
@@ -43,6 +46,20 @@ def modes_of(name: str) -> tuple[str, ...]:
 def promise_of(name: str) -> str:
     """Return what the target called `name` promises, where it differs from what its mode does; else nothing."""
     return str(_said(name, "PROMISE") or "")
+
+
+def names_of(name: str, options: BaseModel, tables: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the name that each of `tables` has in the target called `name`, with these options.
+
+    A target may have names of its own for tables; those that are `chosen` for single ones come before them. Options
+    that could not be read say nothing.
+    """
+    if type(options) is Model:
+        return target_names(tables, chosen)
+    if _said(name, "OWN_NAMES"):
+        return {table: table for table in tables}
+    own = _said(name, "table_names")
+    return target_names(tables, {**(own(options, tables) if own else {}), **chosen})
 
 
 def _said(name: str, what: str) -> Any:

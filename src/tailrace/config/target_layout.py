@@ -156,9 +156,6 @@ class _Rewrite:
             self.problems.append(Problem("not-available", (), text, hint, at_key=True))
         if "source_table" in self.old.data and "tables" not in source and cdc.get("envelope") != "custom":
             self.put(("source", "tables"), [self.old.data["source_table"]], ("source_table",))
-        registry = "schema_registry_url" in source and "value_format" not in source
-        if registry and cdc.get("envelope", "debezium") == "debezium":
-            self.put(("source", "value_format"), "avro", ("source", "schema_registry_url"))
 
     def settings(self, kind: Kind, loc: Loc, to: Loc, own: tuple[str, ...]) -> None:
         """Move the keys of the plugin from `loc` to `to`, a `url` as what it consists of; the `own` ones stay."""
@@ -174,6 +171,8 @@ class _Rewrite:
                 self.problems.append(unknown_key((*loc, key), {*options, *own, *address}))
             elif key not in own:
                 self.move((*loc, key), (*to, key))
+        if kind is Kind.TARGET and address and not section.keys() & {"url", "username"}:
+            self.missing(loc, "username")
 
     def login(self, section: dict[str, Node], url: Node, loc: Loc, to: Loc) -> None:
         for key in section.keys() & set(KEYS):
@@ -193,6 +192,9 @@ class _Rewrite:
         if found.pop(SETTINGS, ""):
             text = "settings after the question mark of a url are not in this release"
             self.problems.append(Problem("not-available", loc, text, "Leave them out."))
+        if "username" not in found and loc[0] != "source":
+            # The default is for files that name each part: an address without a user was cut short.
+            self.missing(loc[:-1], "username")
         return found
 
     # -- writing

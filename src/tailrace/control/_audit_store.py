@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.core.errors import Halt, NotReady, Retryable, Unreachable
 
 FORMAT = 1
 _PATIENCE = 30.0
@@ -161,7 +161,7 @@ class PostgresStore:
         try:
             yield
         except (self._api.OperationalError, self._api.InterfaceError) as error:
-            raise Retryable(
+            raise Unreachable(
                 "state-write",
                 f'the catalogue in schema "{self._schema}" cannot be reached: {type(error).__name__}',
                 "Check the server of control.audit_dsn.",

@@ -74,23 +74,44 @@ class TableState:
 
 
 @dataclass(slots=True)
+class Timing:
+    """How long something took, each time."""
+
+    count: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * len(SLICE_SECONDS))
+    """How many took at most as long as each bound, and longer than the one before it."""
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        self.count += 1
+        self.seconds += seconds
+        if (bucket := bisect_left(SLICE_SECONDS, seconds)) < len(SLICE_SECONDS):
+            self.buckets[bucket] += 1
+
+
+@dataclass(slots=True)
 class TargetState:
     """One target: `status` is waiting, running, retrying or failed."""
 
     kind: str
     status: str = "waiting"
-    slices: int = 0
     upto: int | None = None
     lag_events: int | None = None
     lag_seconds: float | None = None
     dead_letters: int | None = None
     tables: dict[str, TableState] = field(default_factory=dict)
-    buckets: list[int] = field(default_factory=lambda: [0] * len(SLICE_SECONDS))
-    """How many slices took at most as long as each bound, and longer than the one before it."""
-    seconds: float = 0.0
+    timings: dict[str, Timing] = field(default_factory=lambda: {"slice": Timing()})
+    """Of slices, by stage; `slice` is all of it."""
     error: Problem | None = None
+    retrying_since: float | None = None
     maintenance: dict[str, int] = field(default_factory=dict)
     """How often what came of maintaining a table: compacted, snapshots_expired, failed."""
+
+    @property
+    def slices(self) -> int:
+        """How many slices this run has applied."""
+        return self.timings["slice"].count
 
     def table(self, name: str) -> TableState:
         """Return the state of the table called `name`."""
@@ -129,6 +150,7 @@ class View:
     status: str = "starting"
     source_status: str = "waiting"
     source_error: Problem | None = None
+    source_retrying_since: float | None = None
     phase: str | None = None
     position: str | None = None
     """Where the source stands, in its own notation."""
@@ -210,10 +232,7 @@ class Health:
         """Count it."""
         with self._lock:
             state = self._target(target)
-            state.slices += 1
-            state.seconds += seconds
-            if (bucket := bisect_left(SLICE_SECONDS, seconds)) < len(SLICE_SECONDS):
-                state.buckets[bucket] += 1
+            state.timings["slice"].add(seconds)
             read = 0
             for counts in tables:
                 table = state.table(counts.table)
@@ -226,21 +245,27 @@ class Health:
             state.upto = upto
             self._recover(state)
 
+    def stage(self, target: str, name: str, seconds: float) -> None:
+        """Count it."""
+        with self._lock:
+            self._target(target).timings.setdefault(name, Timing()).add(seconds)
+
     def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
         """Count the changes."""
         with self._lock:
             self._target(target).table(table).schema_changes += len(changes)
 
     def measured(self, lag: Lag) -> None:
-        """Take the figures; those of a failed measurement stay as they were."""
+        """Take the figures; what a measurement could not find stays as it was."""
         with self._lock:
             now = self._clock()
+            if lag.source or lag.error is None:
+                self._view.source = dict(lag.source)
             if lag.error is not None:
                 self._view.unmeasured = Problem.of(lag.error, now)
                 return
             self._view.unmeasured = None
             self._view.measured_at = now
-            self._view.source = dict(lag.source)
             self._view.lag = lag.to_json()
             if lag.checkpoint_age is not None:
                 self._view.checkpoint_at = now - lag.checkpoint_age
@@ -279,12 +304,15 @@ class Health:
         with self._lock:
             problem = None if error is None else Problem.of(error, self._clock())
             self._view.last_error = problem or self._view.last_error
+            now = self._clock()
             if target is None:
                 self._view.source_error = problem
                 self._view.source_status = "retrying" if problem else "running"
+                self._view.source_retrying_since = (self._view.source_retrying_since or now) if problem else None
             else:
                 state = self._target(target)
                 state.status, state.error = "retrying" if problem else "running", problem
+                state.retrying_since = (state.retrying_since or now) if problem else None
 
     def failed(self, target: str, error: TailraceError) -> None:
         """The target has halted."""
@@ -316,11 +344,12 @@ class Health:
 
     def _recover(self, state: TargetState) -> None:
         if state.status != "failed":
-            state.status, state.error = "running", None
+            state.status, state.error, state.retrying_since = "running", None, None
 
     def _recover_source(self) -> None:
         if self._view.source_status != "failed":
             self._view.source_status, self._view.source_error = "running", None
+            self._view.source_retrying_since = None
 
     def _sample(self, head: int) -> None:
         """Note when the log first ended at `head`; thinned out when there are many, the oldest stays."""

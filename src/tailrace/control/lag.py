@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tailrace.core import offsets
 from tailrace.core.errors import TailraceError
+
+SERVER = "server"
+"""Under this name a measurement tells that the source could not be asked, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,10 @@ class TargetLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a measurement found; with an `error`, it found nothing."""
+    """What a measurement found; with an `error`, nothing of the log and its targets."""
 
     source: Mapping[str, object] = field(default_factory=dict)
-    """What the source says of itself: `lag_bytes`, `lag_seconds`, `slot_retained_bytes`, `connector`, …"""
+    """What the source says of itself: `lag_bytes`, `lag_seconds`, `slot_retained_bytes`, `connector`, …; `server`."""
     targets: tuple[TargetLag, ...] = ()
     checkpoint_age: float | None = None
     """Seconds since the stored checkpoint was saved."""
@@ -48,12 +51,22 @@ class Lag:
     def to_json(self) -> list[dict[str, object]]:
         """Return lag and offset by target and partition, as the log event and the health server tell them."""
         return [
-            {"sink_id": found.target, **_place(name), "lag": lag, "offset": offset}
+            {"sink_id": found.target, **place_of(name), "lag": lag, "offset": offset}
             for found in self.targets
             for name, lag, offset, _ in found.partitions()
         ]
 
 
-def _place(name: str) -> dict[str, object]:
+def asked(source: Callable[[], Mapping[str, object]]) -> Mapping[str, object]:
+    """Return what `source` says; that it does not answer is an answer too, and keeps nothing else from being told."""
+    try:
+        return source()
+    except TailraceError as error:
+        told = {"code": error.code, "message": str(error), "hint": error.hint}
+        return {SERVER: {"state": "UNREACHABLE", **told}}
+
+
+def place_of(name: str) -> dict[str, object]:
+    """Return topic and number of the partition called `name`; nothing for a log that is one sequence."""
     topic, _, number = name.rpartition(":")
     return {"topic": topic, "partition": int(number)} if topic else {}

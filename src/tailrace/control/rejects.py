@@ -35,15 +35,21 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A dead letter as something to replay: `name` is what the store calls it, `log` the change log it is from."""
+    """A dead letter as something to replay: `name` is what the store calls it, `log` the change log it is from.
+
+    Without `log` it does not say where it came from, and cannot be replayed: its event is placed where it lies itself.
+    """
 
     name: str
-    log: str
+    log: str | None
     event: Rejected
 
 
 Letter = dict[str, object]
-"""A dead letter: `key` and `value` as text, and the fields that begin with `dlq.`."""
+"""A dead letter: `key` and `value` as text, and the fields that begin with `dlq.`.
+
+One that does not say where it came from has `at`, the place where it lies itself.
+"""
 
 
 class Aside(Protocol):
@@ -52,7 +58,11 @@ class Aside(Protocol):
     limit: int
 
     def put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
-        """Keep `rejected` durably, or halt if dead letters are off or there are too many."""
+        """Keep `rejected` durably, or halt if dead letters are off or there are too many.
+
+        Whoever has more than `limit` puts one more than that and no others: so many at once always halt, whatever was
+        taken off the list before, because nobody has kept the rest.
+        """
         ...
 
     def count(self, target: str) -> int:
@@ -64,7 +74,7 @@ class Aside(Protocol):
         ...
 
     def kept(self, target: str) -> Iterator[Kept]:
-        """Yield them as events; one that does not say where it came from is left out."""
+        """Yield them as events; one that does not say where it came from has no log."""
         ...
 
     def forget(self, target: str, names: Collection[str] | None) -> None:
@@ -82,7 +92,7 @@ class Rejects:
 
     def put(self, target: str, log: str, rejected: Iterable[Rejected]) -> None:
         """Keep `rejected` durably, or halt if dead letters are off or there are too many."""
-        folder = self._folder / file_name(target)
+        folder, kept = self._folder / file_name(target), set[Path]()
         for event in rejected:
             if not self._enabled:
                 raise refused(event)
@@ -90,9 +100,12 @@ class Rejects:
             with writing(f'dead letter "{path}"'):
                 folder.mkdir(parents=True, exist_ok=True)
                 replace_whole(path, json.dumps(_document(event, target)).encode())
+            kept.add(path)
         if self._enabled and folder.is_dir():
             with writing(f'folder "{folder}"'):
                 sync_folder(folder)
+            if len(kept) > self.limit:
+                raise overfull(target, self.limit, f'"{folder}"')
             if (count := self.count(target)) > self.limit:
                 raise flooded(target, count, self.limit, f'"{folder}"')
 
@@ -147,6 +160,16 @@ def flooded(target: str, count: int, limit: int, where: str) -> Halt:
         "too-many-rejects",
         f'target "{target}" has {count} dead letters, and limits.max_rejects is {limit}',
         f"Look at {where} for the reason. Mend it, or raise limits.max_rejects.",
+    )
+
+
+def overfull(target: str, limit: int, where: str) -> Halt:
+    """Return the error of more dead letters in one slice than may be, of which only some were kept."""
+    return Halt(
+        "too-many-rejects",
+        f'target "{target}" cannot apply more than {limit} events of one slice, and limits.max_rejects is {limit}',
+        f"Look at {where} for the reason. Mend it, or raise limits.max_rejects. To purge them is of no use: those "
+        "beyond the limit are not kept yet, so the slice is not passed.",
     )
 
 

@@ -274,6 +274,11 @@ _TYPES = {
 }
 
 
+def is_stored(type_: str) -> bool:
+    """Say whether a column of this type may have been made for a field."""
+    return type_ in _TYPES.values()
+
+
 def kind_stored(type_: str) -> Kind:
     """Return the kind of values that a column of this type was made for."""
     return next(kind for kind, known in _TYPES.items() if known == type_)

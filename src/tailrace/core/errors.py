@@ -2,6 +2,7 @@
 
     TailraceError
     ├── Retryable        it may work next time: wait and do the page or slice again
+    │   └── Unreachable      a server is away: wait until it is back
     ├── Reject           this event can never be applied: keep it aside, count it, go on
     └── Halt             a person must act: stop, keep everything as it is
         ├── Misconfigured    the pipeline or platform file is wrong        (exit code 2)
@@ -40,6 +41,10 @@ class Retryable(TailraceError):
     def __init__(self, code: str, message: str, hint: str = "", after: float | None = None) -> None:
         super().__init__(code, message, hint)
         self.after = after
+
+
+class Unreachable(Retryable):
+    """A server is away, or what is asked of it is held by another: there is nothing to do but to wait."""
 
 
 class Reject(TailraceError):

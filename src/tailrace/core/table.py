@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -114,13 +114,22 @@ class Fit:
     """What the writer wants remembered with a table that is created, by name."""
 
 
-def fit(have: Table | None, want: Table, policy: Evolution, *, narrower: bool = True, pad: bool = False) -> Fit:
+def fit(
+    have: Table | None,
+    want: Table,
+    policy: Evolution,
+    *,
+    narrower: bool = True,
+    pad: bool = False,
+    expected: Collection[str] = (),
+) -> Fit:
     """Decide how rows shaped like `want` go into a target shaped like `have`.
 
     A column that the source dropped stays in the target: rows keep what they have. A type that is
     narrower in the source than in the target is stored in the target's type, unless `narrower` says no.
-    With `pad`, a field that a struct has lost is NULL from then on. Anything that cannot be stored exactly
-    halts; nothing is ever cut to fit.
+    With `pad`, a field that a struct has lost is NULL from then on. A column that is `expected` belongs to the table
+    though it comes later: it is added whatever the policy. Anything that cannot be stored exactly halts; nothing is
+    ever cut to fit.
     """
     _refuse_bad_names(want)
     if have is None:
@@ -138,7 +147,7 @@ def fit(have: Table | None, want: Table, policy: Evolution, *, narrower: bool = 
     for column in want.columns:
         old = columns.get(column.name)
         if old is None:
-            if policy is Evolution.SKIP:
+            if policy is Evolution.SKIP and column.name not in expected:
                 skipped.append(f'column "{column.name}" {column.type} is new and left out')
             else:
                 add.append(column)
@@ -147,9 +156,10 @@ def fit(have: Table | None, want: Table, policy: Evolution, *, narrower: bool = 
                 skipped.append(f'column "{column.name}" became {column.type} and stays {old.type}')
             else:
                 widen.append(Column(column.name, wider))
-    if policy is Evolution.FAIL and (add or widen):
-        change = add[0] if add else widen[0]
-        what = "has no column" if add else f"cannot widen to {change.type} the column"
+    new = [column for column in add if column.name not in expected]
+    if policy is Evolution.FAIL and (new or widen):
+        change = new[0] if new else widen[0]
+        what = "has no column" if new else f"cannot widen to {change.type} the column"
         raise Halt(
             "schema-refused",
             f'table "{want.name}" {what} "{change.name}" in the target',

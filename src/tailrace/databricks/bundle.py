@@ -56,7 +56,7 @@ def written(landed: LandedTables) -> dict[str, str]:
     for flow in flows:
         found[f"src/silver/{flow.name}.sql"] = flow.sql()
     if root:
-        found["src/ddl/s3_views.sql"] = _USE + "\n".join(_views(landed, root))
+        found["src/ddl/s3_views.sql"] = _USE + _views(landed)
     return dict(sorted(found.items()))
 
 
@@ -159,10 +159,22 @@ def _bronze(landed: LandedTables) -> list[str]:
     ]
 
 
-def _views(landed: LandedTables, root: str) -> list[str]:
+def _views(landed: LandedTables) -> str:
+    """Return a view of each table; as text that is put together there, because a view takes no parameter."""
     names = table_names(sorted(landed.shapes), {})
-    return [
-        f"CREATE OR REPLACE VIEW {quote(name)} AS\n"
-        f"SELECT * FROM read_files('{root}/staging/current/{staging.key_of(table)}', format => 'parquet');\n"
+    return "DECLARE OR REPLACE VARIABLE made STRING;\n\n" + "\n".join(
+        f"SET VARIABLE made = {_literal(f'CREATE OR REPLACE VIEW {quote(name)} AS SELECT * FROM read_files(')}\n"
+        f"  || {_QUOTE} || :s3_root || {_literal(f'/staging/current/{staging.key_of(table)}')} || {_QUOTE}\n"
+        f"  || {_literal(', format => ')} || {_QUOTE} || 'parquet' || {_QUOTE} || ')';\n"
+        "EXECUTE IMMEDIATE made;\n"
         for table, name in names.items()
-    ]
+    )
+
+
+_QUOTE = "chr(39)"
+
+
+def _literal(text: str) -> str:
+    if "'" in text or "\\" in text:
+        raise ValueError(f"not a text for SQL: {text!r}")
+    return f"'{text}'"

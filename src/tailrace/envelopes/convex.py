@@ -12,6 +12,7 @@ its own, and a transaction leaves one revision of a document.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -21,7 +22,7 @@ from tailrace.core import convex
 from tailrace.core.change import Op
 from tailrace.core.convex import Kind
 from tailrace.core.position import Phase
-from tailrace.core.table import Column, Table
+from tailrace.core.table import Column, Evolution, Table
 from tailrace.envelopes._values import quoted
 
 ABSENT = "absent"
@@ -29,6 +30,9 @@ ABSENT = "absent"
 
 ONLY, TEXT_OF = "only:", "text-of:"
 """Begin the encodings of two columns that share a field: one has the values of its kind only, one has all as text."""
+
+FITS = "fits:"
+"""Begins the encoding of a column whose field may hold more than it can: a document that does cannot be applied."""
 
 
 def twin(field: str) -> str:
@@ -66,11 +70,30 @@ def together(schemas: Sequence[Table], have: Table | None) -> Table:
     return Table(shape.name, (*shape.columns, *absent), shape.keys)
 
 
+def fitting(schemas: Sequence[Table], have: Table | None, policy: Evolution) -> Table:
+    """Return the one shape of all `schemas` for a target that has `have`, as far as `policy` lets it follow."""
+    if policy is Evolution.FAIL:
+        return together(schemas, have)
+    shape = side_by_side(schemas, have)
+    stored = have.names() if have else ()
+    refused = {c.encoding.removeprefix(TEXT_OF) for c in shape.columns if _is_twin(c) and c.name not in stored}
+    if policy is Evolution.ALTER or not refused:
+        return shape
+    columns = (c for c in shape.columns if not _is_twin(c) or c.name in stored)
+    kept = (replace(c, encoding=FITS + c.encoding.removeprefix(ONLY)) if c.name in refused else c for c in columns)
+    return Table(shape.name, tuple(kept), shape.keys)
+
+
+def _is_twin(column: Column) -> bool:
+    return column.encoding.startswith(TEXT_OF)
+
+
 def side_by_side(schemas: Sequence[Table], have: Table | None) -> Table:
     """Return the one shape of all `schemas` for a target whose columns keep their types for good.
 
     A field that turns out to hold more than its column can gets a second one, `_text_<field>`. From then on that one
-    has every value as text, and the first one those of its own kind.
+    has every value as text, and the first one those of its own kind. A column that was not made for values of Convex is
+    left to the target.
     """
     fields = convex.all_fields(convex.fields_in(schema) for schema in schemas)
     shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields)
@@ -80,7 +103,7 @@ def side_by_side(schemas: Sequence[Table], have: Table | None) -> Table:
         name, old = column.name, stored.get(column.name, column.type)
         if old == "string" != column.type:
             columns.append(Column(name, old, encoding=Kind.TEXT.value))
-        elif old == column.type and twin(name) not in stored:
+        elif (old == column.type and twin(name) not in stored) or not convex.is_stored(old):
             columns.append(column)
         else:
             columns.append(Column(name, old, encoding=f"{ONLY}{convex.kind_stored(old)}"))
@@ -132,7 +155,7 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: S
 
 def _kind(column: Column) -> str:
     """Return as what the field of a column is read."""
-    if column.encoding.startswith((ONLY, TEXT_OF)):
+    if column.encoding.startswith((ONLY, FITS, TEXT_OF)):
         return Kind.TEXT
     return column.encoding if column.encoding == "time" else Kind(column.encoding)
 
@@ -179,8 +202,8 @@ def _value(column: Column) -> Expression:
         return F.lit(None).cast(column.type)
     raw = F.col(f"d.{quoted(_field(column))}")
     is_string = F.schema_of_variant(F.col(f"v.{quoted(_field(column))}")) == "STRING"
-    if column.encoding.startswith(ONLY):
-        return F.when(~is_string, _narrowed(raw, Kind(column.encoding.removeprefix(ONLY))))
+    if column.encoding.startswith((ONLY, FITS)):
+        return F.when(~is_string, _narrowed(raw, Kind(column.encoding.partition(":")[2])))
     match _kind(column):
         case Kind.INT64:
             return _digits(raw["$integer"]).cast("bigint")

@@ -69,12 +69,9 @@ class Custom:
         rows = rows.select(
             "topic", "partition", "offset", "unfit", "text", F.col("topic").alias("table"), F.lit("").alias("schema"),
             op.alias("op"), position.alias("position"), instant(millis).alias("changed_at"),
-            row.alias("row"), nothing.alias("old_key"), nothing.alias("before"), F.lit(False).alias("partial"),
-            before.alias("old_row"),
+            row.alias("row"), nothing.alias("old_key"), F.when(op == Op.UPDATE.value, before).alias("before"),
+            F.lit(False).alias("partial"), F.col("key").isNull().alias("keyless"),
         )  # fmt: skip
-        key = self.key_field.rpartition(".")[2]
-        moved = (F.col("op") == Op.UPDATE.value) & (_at("old_row", key) != _at("row", key))
-        rows = message.split_moves(rows, moved, F.col("old_row"))
         corrupt = F.get_json_object("text", "$").isNull() | F.col("op").isNull()
         known = F.col("op").isin([op.value for op in Op])
         return rows.withColumn("fate", message.fate(corrupt, F.lit(None), known)).select(*message.COLUMNS)
@@ -99,10 +96,11 @@ class Custom:
         return message.open_json(rows, table, PLACEHOLDER)
 
     def _with_key(self, row: Expression) -> Expression:
-        """Return a row with its key in it, also where the message has the key beside the row only."""
-        if self.key_field.startswith(f"{self.after_field}."):
+        """Return a row with its key in it, also where that stands beside the row only, or deeper inside of it."""
+        name, inside = self.key_field.rpartition(".")[2], self.key_field.removeprefix(f"{self.after_field}.")
+        if inside == name != self.key_field:
             return row
-        name, alone = self.key_field.rpartition(".")[2], self._from_path()
+        alone = self._alone(_at("text", self.key_field) if inside == self.key_field else _at(row, inside))
         lacks = F.get_json_object(row, f"$['{name}']").isNull() & row.startswith("{") & alone.isNotNull()
         # Of a name that stands twice in JSON, the last one counts.
         joined = F.concat(row.substr(F.lit(1), F.length(row) - 1), F.lit(","), alone.substr(F.lit(2), F.length(alone)))
@@ -111,12 +109,11 @@ class Custom:
     def _key_row(self) -> Expression:
         """Return a row of which only the key is known: from its own path, else from the message's key."""
         name = self.key_field.rpartition(".")[2]
-        whole = message.key_text(F.col("key"))
-        return F.coalesce(self._from_path(), F.when(F.get_json_object(whole, f"$['{name}']").isNotNull(), whole))
+        whole, alone = message.key_text(F.col("key")), self._alone(_at("text", self.key_field))
+        return F.coalesce(alone, F.when(F.get_json_object(whole, f"$['{name}']").isNotNull(), whole))
 
-    def _from_path(self) -> Expression:
-        """Return a row that holds what stands at `key_field` and nothing else; NULL if there is nothing."""
-        key = _at("text", self.key_field)
+    def _alone(self, key: Expression) -> Expression:
+        """Return a row that holds the key and nothing else; NULL if there is none."""
         # Whether it was a number or its digits in quotes is not seen here, and both are read alike.
         value = F.when(key.rlike(_WHOLE_NUMBER) & key.try_cast("bigint").isNotNull(), key).otherwise(_quoted(key))
         name = json.dumps(self.key_field.rpartition(".")[2], ensure_ascii=False)
@@ -143,6 +140,6 @@ def _quoted(text: Expression) -> Expression:
     return wrapped.substr(F.lit(len('{"k":') + 1), F.length(wrapped) - len('{"k":}'))
 
 
-def _at(column: str, path: str) -> Expression:
+def _at(column: str | Expression, path: str) -> Expression:
     steps = "".join(f"['{step}']" for step in path.split("."))
     return F.get_json_object(column, f"${steps}")

@@ -69,7 +69,7 @@ class DebeziumAvro:
         )
         rows = rows.select(
             "topic", "partition", "offset", unfit.alias("unfit"), number.alias("id"), body.alias("body"),
-            message.header(OLD_KEY).cast("string").alias("old_key"),
+            message.header(OLD_KEY).cast("string").alias("old_key"), F.col("key").isNull().alias("keyless"),
         )  # fmt: skip
         # One view of it: a slice is looked into while another one, in another thread, may ask for a schema.
         known = dict(self._known)
@@ -79,7 +79,7 @@ class DebeziumAvro:
         rows = rows.select("*", F.coalesce(F.lit(None).cast(_PEEKED), *seen).alias("m"))
         source = F.col("m.source")
         rows = rows.select(
-            "topic", "partition", "offset", "unfit", "id", "old_key",
+            "topic", "partition", "offset", "unfit", "id", "old_key", "keyless",
             F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
             F.coalesce(F.col("id").cast("string"), F.lit("")).alias("schema"),
             F.col("m.op").alias("op"), position(epoch).alias("position"),
@@ -92,7 +92,10 @@ class DebeziumAvro:
             F.when(F.col("unfit").isNotNull(), F.col("unfit"))
             .when(~learned, LEARN)
             .when(F.col("op").isNull(), "malformed: not a message of its schema")
-            .when(~F.col("op").isin([op.value for op in Op]), F.concat(F.lit("unknown-op: "), F.col("op")))
+            .when(
+                ~F.col("op").isin([op.value for op in Op]),
+                F.concat(F.lit("unknown-op: "), message.quotable(F.col("op"))),
+            )
             .when(F.col("table") == "", "unknown-table: the message does not say which table it belongs to")
             .when(F.col("position").isNull(), "missing-position: the message has no place in its source's order")
         )

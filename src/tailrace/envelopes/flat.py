@@ -24,7 +24,7 @@ from tailrace.core.position import Phase
 from tailrace.core.table import Column, Table
 from tailrace.envelopes._exact import infinite, scale_of, typed
 from tailrace.envelopes._values import quoted
-from tailrace.envelopes.message import at, fixed
+from tailrace.envelopes.message import at, fixed, quotable
 
 REPLACEMENT = "\ufffd"
 """What Java puts in the place of bytes that are no text."""
@@ -154,7 +154,9 @@ class Flat:
         op = F.lit(Op.UPDATE.value)
         if self.operation_column:
             op = reduce(lambda found, w: F.when(word == w, self.words[w]).otherwise(found), self.words, F.lit(None))
-            unknown = F.concat(F.lit("unknown-op: "), F.coalesce(word, F.lit("the row does not say what happened")))
+            unknown = F.concat(
+                F.lit("unknown-op: "), F.coalesce(quotable(word), F.lit("the row does not say what happened"))
+            )
             problem = problem.when(op.isNull(), F.substring(unknown, 1, 100))
         for name, bad in failed.items():
             kind = table.column(name).type

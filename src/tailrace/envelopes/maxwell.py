@@ -7,7 +7,8 @@ Maxwell sends no places in a transaction, or not even transactions, the place in
 or the time: a row's changes share a partition, in their order. A row of a bootstrap has none of these: it lies
 below every change, in the order of the log.
 
-An update says in `old` what changed. If that is of the key, the row of the old key is deleted.
+An update says in `old` what changed, so the row as it was is known: whether that had another key is for the
+table to say, by the key that it goes by.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ class Maxwell:
             F.col("m.database").isNotNull() & F.col("m.table").isNotNull(), F.concat_ws(".", "m.database", "m.table")
         )
         rows = rows.select(
-            "topic", "partition", "offset", "key", "unfit", "m", table.alias("table"), F.lit("").alias("schema"),
+            "topic", "partition", "offset", "unfit", "m", table.alias("table"), F.lit("").alias("schema"),
             op.alias("op"), position.alias("position"), changed_at.alias("changed_at"),
             F.col("m.data").alias("row"), F.lit(None).cast("string").alias("old_key"),
-            F.lit(None).cast("string").alias("before"), F.lit(False).alias("partial"),
+            F.when(op == Op.UPDATE.value, _old_row()).alias("before"), F.lit(False).alias("partial"),
+            F.col("key").isNull().alias("keyless"),
         )  # fmt: skip
-        rows = message.split_moves(rows, _moved(), _old_row())
         corrupt = F.col("m._corrupt").isNotNull() | F.col("m.type").isNull()
         silent = F.when(F.col("m.type").isin(*_SILENT), FILTERED)
         fate = message.fate(corrupt, silent, F.col("m.type").isin(*_OPS))
@@ -100,15 +101,8 @@ class Maxwell:
         return message.open_json(rows, table, PLACEHOLDER)
 
 
-def _moved() -> Expression:
-    """Say whether an update changed a column of the key, which the message's own key names."""
-    named = F.filter(F.json_object_keys(F.col("key").cast("string")), lambda name: name.startswith(_PK))
-    keys = F.transform(named, lambda name: name.substr(F.lit(len(_PK) + 1), F.length(name)))
-    changed = F.json_object_keys(F.col("m.old"))
-    return (F.col("op") == Op.UPDATE.value) & F.arrays_overlap(keys, changed)
-
-
 def _old_row() -> Expression:
     """Return the row as it was: of a name that stands twice in JSON, the last one counts."""
     data, old = F.col("m.data"), F.col("m.old")
-    return F.concat(data.substr(F.lit(1), F.length(data) - 1), F.lit(","), old.substr(F.lit(2), F.length(old)))
+    joined = F.concat(data.substr(F.lit(1), F.length(data) - 1), F.lit(","), old.substr(F.lit(2), F.length(old)))
+    return F.when(old.startswith("{") & (old != "{}"), joined)

@@ -11,6 +11,7 @@ slice before its tables are folded; `open_rows` then gives the rows of one table
     old_key                  the key that the row had before, as JSON text, where a create is half of a change of key
     before                   of an update, the row as it was, as JSON text; empty where `row` has it as well
     partial                  the image may say of a column that its value was not sent
+    keyless                  the message has no key of its own
     fate                     NULL for a change, empty for what means nothing by design, else why it is rejected
 """
 
@@ -44,6 +45,7 @@ COLUMNS = (
     "old_key",
     "before",
     "partial",
+    "keyless",
     "fate",
 )
 NO_SCHEMA = "bad-schema: its schema describes no row"
@@ -104,7 +106,7 @@ def open_json(rows: DataFrame, table: Table, placeholder: str) -> DataFrame:
     raw = {column.name: F.col(f"m.{quoted(column.name)}") for column in table.columns}
     values = {column.name: decode(column.encoding, column.type)(raw[column.name]) for column in table.columns}
     unsent = {c.name: found for c in table.columns if (found := _unsent(raw[c.name], c, placeholder)) is not None}
-    problem = F.when(F.col("m._cdc_corrupt").isNotNull(), "malformed: not a row of this table")
+    problem = F.when(F.col("m._cdc_corrupt").isNotNull(), _misfit(table))
     for column in table.columns:
         if can_fail(column.encoding):
             failed = unreadable(column, raw[column.name], values[column.name], table.keys, F.col("op"))
@@ -113,6 +115,21 @@ def open_json(rows: DataFrame, table: Table, placeholder: str) -> DataFrame:
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
     before = _read("before", table, table.names())
     return opened(parsed, values, unsent, problem, F.coalesce(old_key(table), before))
+
+
+def _misfit(table: Table) -> Expression:
+    """Say of a row that could not be read as a whole which of its values is none of its column.
+
+    Of a deleted row only the key counts: what else it held must not keep it in the target.
+    """
+    texts = ", ".join(f"{quoted(name)}: string" for name in table.names())
+    there = F.json_object_keys(F.to_json(F.from_json("m._cdc_corrupt", f"struct<{texts}>")))
+    lost = F.array_except(there, F.json_object_keys(F.to_json("m")))
+    deleted = (F.col("op") == Op.DELETE.value) & F.lit(bool(table.keys))
+    name = F.get(F.when(deleted, F.array_intersect(lost, F.array(*map(F.lit, table.keys)))).otherwise(lost), F.lit(0))
+    kinds = F.create_map(*(F.lit(text) for c in table.columns for text in (c.name, c.type)))
+    named = F.concat(F.lit('bad-value: column "'), name, F.lit('" is not a '), kinds[name])
+    return F.coalesce(named, F.when(~deleted, "malformed: not a row of this table"))
 
 
 def opened(
@@ -215,7 +232,7 @@ def fate(corrupt: Expression, special: Expression, known_ops: Expression) -> Exp
         F.when(F.col("unfit").isNotNull(), F.col("unfit"))
         .when(corrupt, "malformed: not a message of this format")
         .when(special.isNotNull(), special)
-        .when(~known_ops, F.concat(F.lit("unknown-op: "), F.col("op")))
+        .when(~known_ops, F.concat(F.lit("unknown-op: "), quotable(F.col("op"))))
         .when(F.col("table").isNull(), "unknown-table: the message does not say which table it belongs to")
         .when(F.col("position").isNull(), "missing-position: the message has no place in its source's order")
         .when(
@@ -226,23 +243,15 @@ def fate(corrupt: Expression, special: Expression, known_ops: Expression) -> Exp
     )
 
 
+def quotable(text: Expression) -> Expression:
+    """Return the beginning of what a message says, which is of any length, for a reason to name it."""
+    return F.substring(text, 1, 100)
+
+
 def header(name: str) -> Expression:
     """Return the first header of a message that is called `name`."""
     # Not with a lambda, which Spark does not compile: it would run the whole step row by row.
     return F.get(F.col("headers.value"), (F.array_position(F.col("headers.key"), name) - 1).cast("int"))
-
-
-def split_moves(rows: DataFrame, moved: Expression, old_row: Expression) -> DataFrame:
-    """Make two changes of one message that changes a row's key: the delete of the old one, and the new row.
-
-    `rows` has `op` and `row`; `old_row` is JSON text with the old key. The two differ in key, so they share a position.
-    """
-    whole = F.struct(F.col("op").alias("op"), F.col("row").alias("row"))
-    gone = F.struct(F.lit(Op.DELETE.value).alias("op"), old_row.alias("row"))
-    parts = F.when(F.coalesce(moved, F.lit(False)), F.array(gone, whole)).otherwise(F.array(whole))
-    others = [name for name in rows.columns if name not in ("op", "row")]
-    exploded = rows.select(*others, F.explode(parts).alias("part"))
-    return exploded.select(*others, "part.op", "part.row")
 
 
 def text_within(max_bytes: int) -> Expression:

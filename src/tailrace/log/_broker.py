@@ -20,7 +20,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.core.errors import NotReady, Retryable
+from tailrace.core.errors import NotReady, Unreachable
 from tailrace.envelopes import rows as landed_rows
 
 _REFUSED = {
@@ -73,10 +73,10 @@ class Broker:
         }
         self._refusal: KafkaError | None = None
 
-    def cluster(self) -> str:
-        """Return the id of the cluster."""
+    def cluster(self, seconds: float = _SECONDS) -> str:
+        """Return the id of the cluster, which must answer within `seconds`."""
         with self._asking("the cluster"):
-            return str(self._admin.describe_cluster(request_timeout=_SECONDS).result().cluster_id)
+            return str(self._admin.describe_cluster(request_timeout=seconds).result().cluster_id)
 
     def names(self, pattern: str = ".*") -> list[str]:
         """Return the topics whose whole name matches `pattern`; those of Kafka itself apart."""
@@ -116,7 +116,9 @@ class Broker:
                 reader.assign([TopicPartition(topic, partition, offset)])
                 found = reader.poll(_SECONDS)
                 if found is None or found.error():
-                    raise Retryable("kafka-unreachable", f'topic "{topic}" gave no message at offset {offset} in time')
+                    raise Unreachable(
+                        "kafka-unreachable", f'topic "{topic}" gave no message at offset {offset} in time'
+                    )
                 return _bytes(found.key()), _bytes(found.value())
             finally:
                 reader.close()
@@ -218,7 +220,7 @@ class Broker:
                 hint = "Check the security settings under kafka in the platform file, and the rights of the user."
                 raise NotReady("kafka-refused", text, hint) from error
             hint = "Check kafka.bootstrap_servers, and that the brokers are up."
-            raise Retryable("kafka-unreachable", text, hint) from error
+            raise Unreachable("kafka-unreachable", text, hint) from error
 
     def _shown(self, text: str) -> str:
         """Return what a server said, without what nobody is to see."""

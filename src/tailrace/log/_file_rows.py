@@ -87,7 +87,7 @@ class Rows:
             else:
                 table = widened(None, found, "files", ())
                 more = {f.name: kind_of(f.dataType) for f in self._parquet(alike).schema}
-                found = {c.name: c.type for c in widened(table, more, "files", (), firmly=True).columns}
+                found = {c.name: c.type for c in widened(table, more, "files", ()).columns}
         return found
 
     def is_blank(self, entries: Sequence[Entry]) -> bool:

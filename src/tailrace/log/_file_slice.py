@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.core.feed import ORDERS, Entry, Fate, Outcome
@@ -26,8 +26,8 @@ class FileSlice(Slice):
         """Return the kept rows; there is one table."""
         return self.read(spark)
 
-    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
-        """Return the rows at `places` as the files have them: a line of JSON, or the values of a row as JSON."""
+    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> Iterator[Row]:
+        """Yield the rows at `places` as the files have them: a line of JSON, or the values of a row as JSON."""
         wanted = F.col("offset").isin(sorted({offset for _, _, offset in places}))
         topic = next(iter(places))[0] if places else ""
         text = F.coalesce("text", F.to_json("row"))
@@ -43,6 +43,7 @@ class FileSlice(Slice):
                 F.lit(None).cast("timestamp").alias("timestamp"),
                 F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
             )
+            .toLocalIterator()
         )
 
     def expect(self, included: int, counts: tuple[int, int], rejected: DataFrame, taken: DataFrame) -> None:

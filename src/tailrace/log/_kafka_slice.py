@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.message import FILTERED
 from tailrace.log._broker import Partition
+from tailrace.log._reading import reading
 from tailrace.log.slice import Slice
 
 
@@ -31,7 +33,7 @@ class KafkaSlice(Slice):
             mine &= F.col("schema").isin(*self.schemas[topic, fingerprint])
         return self.read(spark).where(mine)
 
-    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
+    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> Iterator[Row]:
         """Read the messages at `places` from Kafka again, as they came."""
         bounds: dict[Partition, tuple[int, int]] = {}
         for topic, partition, offset in places:
@@ -40,7 +42,8 @@ class KafkaSlice(Slice):
         if self.raw is None:
             raise TypeError("a slice of Kafka without a way to read it")
         wanted = F.col("offset").isin(sorted({offset for _, _, offset in places}))
-        return self.raw(spark, bounds).where(wanted)
+        with reading():
+            yield from self.raw(spark, bounds).where(wanted).select(*landed_rows.COLUMNS).toLocalIterator()
 
     def unreadable(self, spark: SparkSession, topic: str) -> DataFrame | None:
         """Return where the messages of `topic` lie that cannot be read, and why."""

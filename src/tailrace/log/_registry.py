@@ -1,13 +1,14 @@
 """Writers' schemas by id, from a registry that speaks Confluent's API; each is asked for once and kept on disk.
 
-An id means one schema for ever, so what is kept needs no second look. A registry that cannot be asked, or does
-not know an id, is no reason to drop a message: it is tried again, and nothing is passed over. Which version of a
-subject is the latest is asked each time.
+An id means one schema of its registry for ever, so what is kept needs no second look. A registry that cannot be
+asked, or does not know an id, is no reason to drop a message: it is tried again, and nothing is passed over. Which
+version of a subject is the latest is asked each time.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 import urllib.error
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from tailrace.core.errors import Misconfigured, NotReady, Retryable
+from tailrace.core.errors import Misconfigured, NotReady, Unreachable
 from tailrace.core.subjects import Version
 
 _SECONDS = 10.0
@@ -43,7 +44,8 @@ class Registry:
         host = parts.hostname if port is None else f"{parts.hostname}:{port}"
         self.address = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
-        self._folder = folder
+        # Another registry gives the same ids to other schemas.
+        self._folder = folder / hashlib.sha256(self.address.encode()).hexdigest()[:16]
         self._known: dict[int, Mapping[str, Any]] = {}
 
     def schema(self, number: int) -> Mapping[str, Any]:
@@ -61,6 +63,10 @@ class Registry:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.json"
+
+    def reach(self, seconds: float) -> None:
+        """Raise what keeps the registry from being asked; it must answer within `seconds`."""
+        self._get("subjects", "its subjects", seconds=seconds)
 
     def latest(self, subject: str) -> Version | None:
         """Return the latest version of `subject`; `None` if the registry knows no such subject."""
@@ -85,13 +91,13 @@ class Registry:
         temporary.replace(self._path(number))
         return schema
 
-    def _get(self, path: str, what: str, *, missing: bool = False) -> Any:
+    def _get(self, path: str, what: str, *, missing: bool = False, seconds: float = _SECONDS) -> Any:
         """Return the answer; `None` for what there is not, if it may be `missing`."""
         request = urllib.request.Request(f"{self.address}/{path}")  # noqa: S310  checked above
         if self._login:
             request.add_header("Authorization", "Basic " + base64.b64encode(self._login.encode()).decode())
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -107,8 +113,8 @@ class Registry:
         except (OSError, ValueError) as error:
             raise self._silent(f"{what} could not be read: {error}") from error
 
-    def _silent(self, why: str) -> Retryable:
-        return Retryable(
+    def _silent(self, why: str) -> Unreachable:
+        return Unreachable(
             "registry-unreachable",
             f"the schema registry at {self.address} did not help: {why}",
             "Check kafka.schema_registry_url, and that the registry is up. No message was passed over.",

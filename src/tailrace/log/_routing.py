@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tailrace.core.change import Op
-from tailrace.envelopes.message import FILTERED
+from tailrace.envelopes.message import FILTERED, quotable
 
 EVERY = frozenset(op.value for op in Op)
 
@@ -35,7 +35,9 @@ class Routing:
         fate = F.col("fate")
         if tables:
             known = F.col("table").isin(sorted(tables)) | F.col("topic").isin(sorted(open_topics))
-            stranger = F.lit(FILTERED) if self.leave_others else F.concat(F.lit("unknown-table: "), F.col("table"))
+            stranger = (
+                F.lit(FILTERED) if self.leave_others else F.concat(F.lit("unknown-table: "), quotable(F.col("table")))
+            )
             fate = F.coalesce(fate, F.when(~known, stranger))
         if set(self.operations) != EVERY:
             fate = F.coalesce(fate, F.when(~F.col("op").isin(sorted(self.operations)), FILTERED))

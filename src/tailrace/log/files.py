@@ -65,6 +65,7 @@ class FileLog:
     """A file may come late, and one that failed may be asked for again."""
     reads_ahead = False
     """A file is claimed when it is read, so the one behind it may be another worker's."""
+    replaces = False
 
     def __init__(
         self,
@@ -345,6 +346,10 @@ class FileLog:
             if have is None or (have.state, have.content.sha256) != (state, entry.content.sha256):
                 raise Retryable("file-changed", f'file "{entry.name}" changed while it was read', "It is read again.")
 
+    def awaited(self, topic: str) -> frozenset[str] | None:
+        """Return nothing: what files do not have is no column of theirs."""
+        return None
+
     def _learn(self, rows: Rows, entries: Sequence[Entry]) -> Table | None:
         """Return the table that the rows of `entries` go into: as declared, or as learned so far.
 
@@ -358,7 +363,7 @@ class FileLog:
         if have is None and not found and rows.is_blank(entries):
             return None
         refuse_odd_names(have, found, self.envelope.keys)
-        table = widened(have, found, self.envelope.table, self.envelope.keys, firmly=True)
+        table = widened(have, found, self.envelope.table, self.envelope.keys)
         if table != have:
             self._catalogue.remember("table", json.dumps(table.to_json()))
         return table

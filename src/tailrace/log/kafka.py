@@ -16,20 +16,20 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.core import offsets
 from tailrace.core.change import Op
-from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, ResyncRequired
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Table, incompatible, table_from_json
 from tailrace.envelopes import rows as landed_rows
@@ -37,16 +37,11 @@ from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
 from tailrace.log._broker import Partition
 from tailrace.log._cluster import Cluster, Memory, Messages
 from tailrace.log._held import Held
-from tailrace.log._inferred import inferred, widened
+from tailrace.log._inferred import inferred, named, widened
 from tailrace.log._kafka_slice import KafkaSlice
+from tailrace.log._reading import RESYNC, reading
 from tailrace.log._routing import Routing
 from tailrace.log.slice import Aside, Contents
-
-_RESYNC = (
-    "Rows would be missing if it went on. Have the connector take a new snapshot, run cdc undeploy <file>, and then "
-    "cdc run <file>, which reads the topics from their beginning. Nothing was changed."
-)
-_LOST = ("OffsetOutOfRange", "data may have been lost", "data loss", "KAFKA_DATA_LOSS")
 
 
 class KafkaLog:
@@ -54,6 +49,7 @@ class KafkaLog:
 
     ordered = False
     """A connector that starts again repeats what it has sent."""
+    replaces = True
     reads_ahead = True
 
     def __init__(
@@ -86,6 +82,8 @@ class KafkaLog:
         self._max_event_bytes = max_event_bytes
         self._known: dict[str, Any] = {}
         self._tables_by_fingerprint: dict[str, Table] = {}
+        self._keyed: set[str] = set()
+        """Schemas of which a message with a key was looked at."""
         self._session: SparkSession | None = None
         self._lock = threading.RLock()
         self._refusal: tuple[str, str] | None = None
@@ -122,13 +120,13 @@ class KafkaLog:
             return None
         reached = {_name(place): end - 1 for place, (_, end) in ranges.items()}
         passed = {_name(place): start - 1 for place, start in first.items()}
-        with _reading():
+        with reading():
             return self._open(after, Offsets({**passed, **reached}), ranges)
 
     def again(self, messages: pa.Table) -> KafkaSlice:
         """Return a slice of `messages` of this log that are at hand (rows of `envelopes.rows`), wherever they lie."""
         self._remember()
-        with _reading():
+        with reading():
             return self._open(-1, Offsets({}), {}, Held(messages))
 
     def wait(self, seconds: float) -> None:
@@ -148,6 +146,13 @@ class KafkaLog:
         """Return the table schema that rows with `fingerprint` were written with."""
         return self._tables_by_fingerprint[fingerprint]
 
+    def awaited(self, topic: str) -> frozenset[str] | None:
+        """Return the columns that the first messages of a table named without a value; `None` if a schema says all."""
+        self._remember()
+        if topic not in self._known["inferred"]:
+            return None
+        return frozenset(self._known["awaited"].get(topic, ()))
+
     def _partitions(self) -> list[Partition]:
         """Return every partition there is, of topics that are the ones they were."""
         self._remember()
@@ -155,7 +160,7 @@ class KafkaLog:
         for name, known in self._known["topics"].items():
             if name in self._topics and (name not in found or found[name].id != known):
                 what = "was made anew" if name in found else "is gone"
-                raise ResyncRequired(f'topic "{name}" {what} since it was last read', _RESYNC)
+                raise ResyncRequired(f'topic "{name}" {what} since it was last read', RESYNC)
         for name in self._topics:
             if name not in found:
                 raise NotReady("topic-missing", f'there is no topic "{name}"', "Create it, or mend source.topics.")
@@ -169,12 +174,14 @@ class KafkaLog:
             if self._known:
                 return
             cluster = self._broker.cluster()
-            known = {"cluster": cluster, "topics": {}, "schemas": {}, "inferred": {}} | (self._memory.load() or {})
+            known = {"cluster": cluster, "topics": {}, "schemas": {}, "inferred": {}, "awaited": {}} | (
+                self._memory.load() or {}
+            )
             known.setdefault("met", list(known["schemas"]))
             if known["cluster"] != cluster:
                 raise ResyncRequired(
                     f"the cluster at {self._broker.address} is {cluster}, and the log was read from {known['cluster']}",
-                    _RESYNC,
+                    RESYNC,
                 )
             self._tables_by_fingerprint = {name: table_from_json(stored) for name, stored in known["schemas"].items()}
             self._known = known
@@ -209,13 +216,13 @@ class KafkaLog:
                 raise ResyncRequired(
                     f'topic "{topic}", partition {number}, begins at offset {start}, '
                     f"and {first[topic, number]} is needed",
-                    _RESYNC,
+                    RESYNC,
                 )
             if first[topic, number] > ends[topic, number]:
                 raise ResyncRequired(
                     f'topic "{topic}", partition {number}, ends before offset {ends[topic, number]}, '
                     f"and was read up to {read[name]}",
-                    _RESYNC,
+                    RESYNC,
                 )
         return first
 
@@ -278,7 +285,8 @@ class KafkaLog:
             )
             .agg(
                 F.count(F.lit(1)).alias("count"),
-                F.min(F.struct(truncate, where)).alias("sample"),
+                # Of a message without a key, no key can be learned.
+                F.min(F.struct(truncate, "keyless", where)).alias("sample"),
                 F.count_if(truncate).alias("truncates"),
                 # As a set: beside one Spark aggregates texts by hash, and without one it sorts all rows.
                 F.array_max(F.collect_set("partial")).alias("partial"),
@@ -294,7 +302,7 @@ class KafkaLog:
         aside: dict[str, Aside] = {}
         schemas: dict[tuple[str, str], set[str]] = {}
         unreadable: list[tuple[str, str]] = []
-        for group in sorted(groups, key=lambda row: (self._age(row["table"], row["schema"]), row["sample"][1])):
+        for group in sorted(groups, key=self._age):
             if group["table"] is None:
                 old = aside.get(group["topic"], Aside())
                 more = (0, group["count"]) if group["bad"] else (group["count"], 0)
@@ -303,9 +311,10 @@ class KafkaLog:
             table = group["table"]
             # A truncate has no key, so there is nothing to learn from truncates alone, and no need to.
             rows = group["count"] > group["truncates"]
-            place = tuple(group["sample"][1])
+            place = tuple(group["sample"][2])
             sample = functools.partial(_sample, messages, group["topic"], place)
-            fingerprint = self._learn(kept, table, group["schema"], sample) if rows else ""
+            keyed = not group["sample"][1]
+            fingerprint = self._learn(kept, table, group["schema"], sample, keyed=keyed) if rows else ""
             if fingerprint is None:
                 unreadable.append((table, group["schema"]))
                 continue
@@ -319,35 +328,49 @@ class KafkaLog:
             features[table] = features.get(table, frozenset()) | found
         return Contents(counts, features, lowest, aside), schemas, unreadable
 
-    def _age(self, table: str | None, schema: str | None) -> int:
-        """Order schemas as they were met; new ones come last, as their first messages lie."""
-        met, name = self._known["met"], f"{table} {schema}"
-        return int(met.index(name)) if name in met else len(met)
+    def _age(self, group: Row) -> tuple[int, str, Any]:
+        """Order schemas as they were met; new ones come last, as the source's first changes with them lie.
 
-    def _learn(self, kept: DataFrame, table: str, schema: str, ask: Callable[[], Sample]) -> str | None:
-        """Return the fingerprint of what messages of `table` call `schema`, learning it if it is new; or `None`."""
-        known = self._tables_by_fingerprint.get(f"{table} {schema}") if schema else None
-        if known is not None:
+        Where in which partition those lie says nothing of it.
+        """
+        met, name = self._known["met"], f"{group['table']} {group['schema']}"
+        return (met.index(name) if name in met else len(met)), group["lowest"] or "", group["sample"][2]
+
+    def _learn(
+        self, kept: DataFrame, table: str, schema: str, ask: Callable[[], Sample], *, keyed: bool = True
+    ) -> str | None:
+        """Return the fingerprint of what messages of `table` call `schema`, learning it if it is new; or `None`.
+
+        It is learned again if no message that it was learned from had a key, and the one to `ask` for is `keyed`.
+        """
+        name = f"{table} {schema}"
+        known = self._tables_by_fingerprint.get(name) if schema else None
+        if known is not None and (known.keys or not keyed or name in self._keyed):
             self.envelope.remember(known, schema)
-            return f"{table} {schema}"
-        sample = ask()
+            return name
+        if keyed:
+            self._keyed.add(name)
         if schema:
-            described = self.envelope.schema(table, sample)
+            described = self.envelope.schema(table, ask())
             if described is None:
                 return None
-            if self._strict:
+            if self._strict and known is None:
                 self._refuse_incompatible(table, described)
-            return self._keep(f"{table} {schema}", described)
+            return self._keep(name, described)
         if self._strict:
             raise _incompatible(f'table "{table}"', "its messages bring no schema that could be compared")
         mine = F.col("fate").isNull() & (F.col("table") == table) & (F.col("schema") == "") & F.col("row").isNotNull()
         with self._lock:
             have = self._tables_by_fingerprint.get(self._known["inferred"].get(table, ""))
-            keys = have.keys if have and have.keys else self.envelope.keys(sample)
-            now = widened(have, inferred(kept.where(mine).select("row")), table, keys)
+            keys = have.keys if have and have.keys else self.envelope.keys(ask())
+            rows = kept.where(mine).select("row")
+            now = widened(have, inferred(rows), table, keys)
+            awaited = self._known["awaited"]
+            if have is None:
+                awaited = {**awaited, table: sorted(named(rows) - set(now.names()))}
             fingerprint = self._keep(f"{table} {now.fingerprint()}", now)
             if self._known["inferred"].get(table) != fingerprint:
-                self._save(inferred={**self._known["inferred"], table: fingerprint})
+                self._save(inferred={**self._known["inferred"], table: fingerprint}, awaited=awaited)
             return fingerprint
 
     def _refuse_incompatible(self, table: str, described: Table) -> None:
@@ -359,10 +382,10 @@ class KafkaLog:
 
     def _keep(self, fingerprint: str, table: Table) -> str:
         with self._lock:
-            if fingerprint not in self._known["schemas"]:
+            if self._known["schemas"].get(fingerprint) != table.to_json():
                 # A stored mapping has no order, and which schema came when is needed.
-                met = [*self._known["met"], fingerprint]
-                self._save(schemas={**self._known["schemas"], fingerprint: table.to_json()}, met=met)
+                met = dict.fromkeys([*self._known["met"], fingerprint])
+                self._save(schemas={**self._known["schemas"], fingerprint: table.to_json()}, met=list(met))
             self._tables_by_fingerprint[fingerprint] = table
             return fingerprint
 
@@ -425,20 +448,3 @@ def _name(place: Partition) -> str:
 def _partition(name: str) -> Partition:
     topic, _, number = name.rpartition(":")
     return topic, int(number)
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Tell what may pass from what is gone for good, in what Spark says of Kafka."""
-    try:
-        yield
-    except TailraceError:
-        raise
-    except (Py4JError, PySparkException) as error:
-        text = str(error)
-        said = " ".join(text.split())[:300]
-        if any(word in text for word in _LOST):
-            raise ResyncRequired(f"messages are gone that were still needed: {said}", _RESYNC) from error
-        if "kafka" in text.lower():
-            raise Retryable("kafka-unreachable", f"reading from Kafka failed: {said}") from error
-        raise

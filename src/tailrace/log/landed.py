@@ -66,6 +66,7 @@ class LandedLog:
     ordered = True
     """Changes of one key lie in the log in the order of their positions."""
     reads_ahead = False
+    replaces = False
 
     def __init__(self, folder: Path, name: str, epoch: int, shape: Shape = LIKE_KAFKA) -> None:
         self.name = name
@@ -261,6 +262,15 @@ class LandedLog:
             return at
         return next((self._footer(file).checkpoint for file in reversed(files) if file.last == offset), None)
 
+    def whole_from(self) -> int | None:
+        """Return the offset with which the snapshot that the log began with is complete; `None` if it is not yet."""
+        files = self._visible()
+        for file in files:
+            if not file.snapshot:
+                since = self._footer(file).since
+                return file.last if since is None or isinstance(since, Snapshotting) else files[0].first - 1
+        return None
+
     def begins(self) -> int:
         """Return the offset before the first that is still there; -1 if nothing has expired."""
         files = self._visible()
@@ -286,6 +296,10 @@ class LandedLog:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise _corrupt(f'schema "{self._schemas.place(fingerprint)}"', error) from error
         return self._known[fingerprint]
+
+    def awaited(self, topic: str) -> frozenset[str] | None:
+        """Return nothing: a schema says every column of its table."""
+        return None
 
     def wait(self, seconds: float) -> None:
         """Return when a page was appended, or after `seconds`."""

@@ -40,6 +40,7 @@ class MemoryLog:
 
     envelope = debezium
     reads_ahead = False
+    replaces = False
 
     def __init__(self, name: str = "memory", epoch: int = 1, *, ordered: bool = True) -> None:
         self.name = name
@@ -119,6 +120,10 @@ class MemoryLog:
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
         return self._schemas[fingerprint]
+
+    def awaited(self, topic: str) -> frozenset[str] | None:
+        """Return nothing: a schema says every column of its table."""
+        return None
 
     def wait(self, seconds: float) -> None:
         """Return when a page was appended, or after `seconds`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.envelopes import rows as landed_rows
@@ -67,11 +67,12 @@ class Slice:
         rows = self.read(spark).where(F.col("topic") == topic)
         return rows if fingerprint is None else rows.where(written_with() == fingerprint)
 
-    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> DataFrame:
-        """Return the messages at `places` (topic, partition, offset) as they came, and perhaps a few others."""
+    def messages(self, spark: SparkSession, places: Collection[tuple[str, int, int]]) -> Iterator[Row]:
+        """Yield the messages at `places` (topic, partition, offset) as they came, and perhaps a few others."""
         topics = sorted({topic for topic, _, _ in places})
         offsets = [offset for _, _, offset in places]
-        return self.read(spark).where(F.col("topic").isin(topics) & F.col("offset").isin(offsets))
+        found = self.read(spark).where(F.col("topic").isin(topics) & F.col("offset").isin(offsets))
+        return found.select(*landed_rows.COLUMNS).toLocalIterator()
 
     def unreadable(self, spark: SparkSession, topic: str) -> DataFrame | None:
         """Return `topic, partition, offset, _cdc_problem` of what `topic` has aside to be rejected."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,12 +23,12 @@ from tailrace.config.pipeline import Mode, PipelineConfig, RetryConfig, SinkConf
 from tailrace.config.platform import PlatformConfig
 from tailrace.control.checkpoints import Checkpoints, Life
 from tailrace.control.daily import Daily
-from tailrace.control.lag import Lag, TargetLag
+from tailrace.control.lag import SERVER, Lag, TargetLag, asked
 from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
-from tailrace.core.errors import Misconfigured, TailraceError
+from tailrace.core.errors import Halt, Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
@@ -150,7 +150,7 @@ class Pipeline:
             drains = [self._drain(sink, life, opened, report) for sink in sinks]
             result = self._run_job(self._job(opened, drains, report), opened, once=once, max_slices=max_slices)
             if result.first_error() is None and any(target.slices for target in result.targets):
-                self._clean_up(opened, life, [work for work, _ in drains])
+                _told(report, lambda: self._clean_up(opened, life, [work for work, _ in drains]))
             return result
 
     def _drain(self, sink: SinkConfig, life: Life, opened: Opened, report: Reporter) -> tuple[Drain, RetryConfig]:
@@ -159,11 +159,8 @@ class Pipeline:
 
         def passed() -> None:
             reached = {s.sink_id: self._progress.load(s.sink_id, life.log) for s in self._config.enabled_sinks}
-            for step in (functools.partial(self._inlet.passed, life, sink.sink_id, reached), tidy):
-                try:
-                    step()
-                except TailraceError as error:
-                    report.warning(f"{error.code}: {error}")
+            _told(report, lambda: self._inlet.passed(life, sink.sink_id, reached))
+            _told(report, tidy)
 
         log = opened.read_by(sink.sink_id, report.warning)
         prefix, growing = self._inlet.prefix, self._inlet.growing
@@ -244,12 +241,17 @@ class Pipeline:
 
     def consume(self, limit: int) -> Iterator[dict[str, object]]:
         """Yield the first `limit` changes of the log as the engine sees them; touch no target."""
-        yield from self._inlet.consume(self._checkpoints.life() or Life(1, "none"), limit)
+        yield from self._inlet.consume(self._checkpoints.life(), limit)
 
     def lag(self) -> list[dict[str, object]]:
         """Return how far the log is behind the source, and each target behind the log."""
         measured = self.measure()
-        rows = [{"part": "source", **measured.source}] if measured.source else []
+        if measured.error is not None:
+            raise measured.error
+        source = dict(measured.source)
+        if isinstance(away := source.pop(SERVER, None), Mapping):
+            source["error"] = f"{away['code']}: {away['message']}"
+        rows = [{"part": "source", **source}] if source else []
         return [*rows, *(row for found in measured.targets for row in self._inlet.behind(found))]
 
     def files_status(self, *, every: bool) -> dict[str, object]:
@@ -298,6 +300,7 @@ class Pipeline:
         from tailrace.targets import staging
         from tailrace.targets._objects import open_objects
 
+        self._refuse_half_a_snapshot(sink)
         options = cast(staging.Options, sink.options)
         target = cast(staging.StagingTarget, self._drains.open_target(sink, ()))
         objects = open_objects(options.publish_to, **options.store())
@@ -307,18 +310,32 @@ class Pipeline:
             work = functools.partial(publish, self._config.pipeline_id, staged, objects, options.keep_versions)
             return attempt(work, self._platform.retry, self._stop, report)
 
+    def _refuse_half_a_snapshot(self, sink: SinkConfig) -> None:
+        """Halt if tables of the sink have a part of a snapshot's rows: that is no table that the source ever had."""
+        life = self._checkpoints.life()
+        if life is None or not isinstance(self._inlet, Pumped):
+            return
+        if not self._inlet.has_snapshot(life, self._progress.load(sink.sink_id, life.log)):
+            raise Halt(
+                "snapshot-unfinished",
+                f'target "{sink.sink_id}" has not taken all of the snapshot that this life of the pipeline began with',
+                "Nothing was published. Run cdc run <file> until the target has caught up, and publish then.",
+            )
+
     def measure(self, head: Callable[[], int] | None = None) -> Lag:
         """Ask the source and the log how far they are, and look up how far each target is.
 
-        During a run, `head` is that of its own log: a second one could overwrite what the first remembers.
+        During a run, `head` is that of its own log: a second one could overwrite what the first remembers. One of the
+        two that does not answer does not keep the other from being told.
         """
-        life = self._checkpoints.life()
-        end = head() if head else self._inlet.head(life)
-        return Lag(
-            self._inlet.lag(self._checkpoints.load()),
-            tuple(self._target_lag(sink.sink_id, life, end) for sink in self._config.enabled_sinks),
-            self._checkpoints.age(),
-        )
+        life, age = self._checkpoints.life(), self._checkpoints.age()
+        source = asked(lambda: self._inlet.lag(self._checkpoints.load()))
+        try:
+            end = head() if head else self._inlet.head(life)
+        except TailraceError as error:
+            return Lag(source, checkpoint_age=age, error=error)
+        targets = tuple(self._target_lag(sink.sink_id, life, end) for sink in self._config.enabled_sinks)
+        return Lag(source, targets, age)
 
     def _target_lag(self, target: str, life: Life | None, head: int) -> TargetLag:
         upto = self._progress.load(target, life.log) if life else -1
@@ -333,7 +350,7 @@ class Pipeline:
             return self._inlet.deploy()
 
     def _refuse_second_life(self) -> None:
-        """Halt if targets have rows of an earlier capture: nothing in the topics would say which of them are gone."""
+        """Halt if targets have rows of an earlier capture: nothing in the topics says that a table is empty by now."""
         before = self._checkpoints.known() if self._checkpoints.life() is None else ()
         for sink in self._config.enabled_sinks if before and self._platform.transport_mode == "kafka" else ():
             target = self._drains.open_target(sink, before)
@@ -341,8 +358,8 @@ class Pipeline:
                 raise Misconfigured(
                     "not-available",
                     f'target "{sink.sink_id}" has rows of table "{kept[0]}" from before cdc undeploy',
-                    "A second capture through Kafka does not remove rows that were deleted meanwhile in this release. "
-                    "Drop the target's tables, or write to another place.",
+                    "No message says of a table that it is empty by now, so its rows would stay. Drop the target's "
+                    "tables, or write to another place.",
                 )
 
     def connector(self, action: str) -> dict[str, object]:
@@ -392,8 +409,8 @@ class Pipeline:
                 "not-available",
                 f'a run takes no new snapshot of this source_type "{self._config.source.source_type}": somebody else '
                 "fills its log, or its snapshot_mode asks for none",
-                "Set snapshot_mode to initial; or, where somebody else fills the log, have it filled anew, run cdc "
-                "undeploy <file>, and write to new tables.",
+                "Set snapshot_mode to initial; or, where somebody else fills the log, have it filled anew from its "
+                "beginning, and run cdc undeploy <file>.",
             )
 
     def _renew(self, opened: Opened, tables: Sequence[str], life: Life) -> None:
@@ -431,3 +448,11 @@ _starting = threading.Lock()
 def open_pipeline(pipeline: PipelineConfig, platform: PlatformConfig) -> Pipeline:
     """Return the pipeline, ready to be asked; nothing is started or created yet."""
     return Pipeline(pipeline, platform)
+
+
+def _told(report: Reporter, tidy: Callable[[], object]) -> None:
+    """Do what may as well be done later: where it fails, that is told, and what was applied stays a success."""
+    try:
+        tidy()
+    except TailraceError as error:
+        report.warning(f"{error.code}: {error}")

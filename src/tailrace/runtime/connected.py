@@ -14,9 +14,9 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pyspark.sql import SparkSession
@@ -24,6 +24,8 @@ from pyspark.sql import SparkSession
 from tailrace.config.pipeline import PipelineConfig, SourceConfig
 from tailrace.config.platform import PlatformConfig
 from tailrace.control import state
+from tailrace.control.dead_letters import TOPIC_SETTINGS
+from tailrace.control.lag import SERVER, asked
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Halt, Misconfigured, NotReady, TailraceError
 from tailrace.log._settings import for_java
@@ -62,6 +64,44 @@ class Captured(Protocol):
     def connector_settings(self, tables: Sequence[str], *, avro: bool) -> dict[str, str]:
         """Return the settings of the connector, apart from topics and converters."""
         ...
+
+
+class _Undo:
+    """What takes back the steps of a deployment that fails, the latest first; left without an error, it does nothing.
+
+    The error that led here is the one to tell. A step that could not be taken back leaves the note of what was made, so
+    that a repeat of the command knows it for its own.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], object]] = []
+        self._last: Callable[[], object] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        worked = [_worked(step) for step in reversed(self._steps)] if error is not None else [False]
+        if all(worked) and self._last:
+            self._last()
+
+    def by(self, step: Callable[[], object]) -> None:
+        """Have `step` take back what is done next."""
+        self._steps.append(step)
+
+    def at_last(self, step: Callable[[], object]) -> None:
+        """Have `step` done when every other one has worked."""
+        self._last = step
+
+
+def _worked(step: Callable[[], object]) -> bool:
+    try:
+        step()
+    except TailraceError:
+        return False
+    return True
 
 
 class Connected(Topics):
@@ -116,8 +156,9 @@ class Connected(Topics):
 
     def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
         """Return the states of the connector and its tasks, and what the database says of its slot."""
-        told = self._database.lag(None)
-        return {**self._connector.status(), **{name: told[name] for name in told if name.startswith("slot")}}
+        told = asked(functools.partial(self._database.lag, None))
+        slot = {name: told[name] for name in told if name == SERVER or name.startswith("slot")}
+        return {**self._connector.seen(), **slot}
 
     # -- what an operator asks for
 
@@ -131,21 +172,23 @@ class Connected(Topics):
         tables = sorted(self._database.tables())
         fresh = not self._noted("tables")
         self._refuse_others(tables, fresh=fresh)
-        topics = [*self._named(tables), *([self._history] if self._history else [])]
+        filled = [*self._named(tables), *([self._history] if self._history else [])]
+        topics = [*filled, *self._for_letters(tables)]
         missing = sorted(set(topics) - set(self._broker.topics(topics)))
         self._refuse_lost(missing)
-        self._refuse_filled(sorted(set(topics) - set(missing) - set(self._noted("topics"))))
-        with ExitStack() as undo:
+        self._refuse_filled(sorted(set(filled) - set(missing) - set(self._noted("topics"))))
+        # Dead letters outlive a deployment, so their topics are not noted as something to remove.
+        noted = {*self._noted("topics"), *(set(missing) & set(filled))}
+        with _Undo() as undo:
             if fresh:
-                undo.callback(self._noted_at.unlink, missing_ok=True)
-            state.save(self._noted_at, {"tables": tables, "topics": sorted({*self._noted("topics"), *missing})})
-            undo.callback(_quietly, functools.partial(self._broker.delete, missing))
+                undo.at_last(functools.partial(self._noted_at.unlink, missing_ok=True))
+            state.save(self._noted_at, {"tables": tables, "topics": sorted(noted)})
+            undo.by(functools.partial(self._broker.delete, missing))
             self._create(missing)
             made = self._database.prepare(fresh=fresh)
             if fresh:
-                undo.callback(_quietly, functools.partial(self._database.undeploy, publication=bool(made)))
+                undo.by(functools.partial(self._database.undeploy, publication=bool(made)))
             told = self._register(tables, undo)
-            undo.pop_all()
         return [*(f'topic "{topic}"' for topic in missing), *made, *told]
 
     def undeploy(self) -> list[str]:
@@ -163,26 +206,32 @@ class Connected(Topics):
 
     # -- parts
 
+    def _for_letters(self, tables: Sequence[str]) -> list[str]:
+        dlq = self._platform.dlq
+        return [f"{topic}.{dlq.topic_suffix}" for topic in self._named(tables)] if dlq.enabled else []
+
     def _create(self, topics: Sequence[str]) -> None:
         partitions, replicas = (
             self._platform.kafka.topic_num_partitions,
             self._platform.kafka.topic_replication_factor,
         )
-        self._broker.create([topic for topic in topics if topic != self._history], partitions, replicas)
+        letters = [topic for topic in topics if topic.endswith(f".{self._platform.dlq.topic_suffix}")]
+        self._broker.create(letters, partitions, replicas, TOPIC_SETTINGS)
+        self._broker.create([t for t in topics if t != self._history and t not in letters], partitions, replicas)
         # All of it is read at every start, and in its order.
         kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
         self._broker.create([topic for topic in topics if topic == self._history], 1, replicas, kept)
 
-    def _register(self, tables: Sequence[str], undo: ExitStack) -> list[str]:
+    def _register(self, tables: Sequence[str], undo: _Undo) -> list[str]:
         wanted, have = self._settings(tables), self._connector.settings()
         if have == {**wanted, "name": self._connector.name}:
             # Putting it again would start its task anew.
             self._connector.await_running()
             return []
         if have is None:
-            undo.callback(_quietly, self._connector.remove)
+            undo.by(self._connector.remove)
         else:
-            undo.callback(_quietly, functools.partial(self._connector.put, have))
+            undo.by(functools.partial(self._connector.put, have))
         self._connector.put(wanted)
         return [f'connector "{self._connector.name}"']
 
@@ -285,11 +334,3 @@ def _avro(address: str) -> dict[str, str]:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         settings |= {".basic.auth.credentials.source": "USER_INFO", ".basic.auth.user.info": login}
     return settings
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    """Undo a step; the error that led here is the one to tell, and a repeat of the command finds what is left."""
-    try:
-        work()
-    except TailraceError:
-        return

@@ -167,12 +167,16 @@ class Drain:
         self.make_room(piece)
         with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
             counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
+        applied = time.monotonic()
         counts += self.fold.aside(piece)
         self.fold.settle(piece.upto)
         self.progress.save(self.target, self.log.name, piece.upto, self.fold.marks())
         failpoint("C27")
         self.passed()
-        self.report.slice(self.target, piece.upto, counts, time.monotonic() - started)
+        ended = time.monotonic()
+        self.report.stage(self.target, "apply", applied - started)
+        self.report.stage(self.target, "save", ended - applied)
+        self.report.slice(self.target, piece.upto, counts, ended - started)
         return counts
 
     def make_room(self, piece: Slice) -> None:
@@ -218,8 +222,10 @@ def drain(
         while not stop.is_set() and slices != max_slices:
             work.maintain()
             attempt(work.make_tables)
+            asked = time.monotonic()
             piece = attempt(functools.partial(ahead.after, at))
             if piece is not None:
+                work.report.stage(work.target, "read", time.monotonic() - asked)
                 at = piece.upto
                 slices += 1
                 if work.log.reads_ahead and slices != max_slices:

@@ -22,7 +22,7 @@ from tailrace.control.deliveries import Deliveries
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Aside
 from tailrace.core.errors import Halt, Misconfigured
-from tailrace.core.table import file_name, target_names
+from tailrace.core.table import file_name
 from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Fold
 from tailrace.runtime.inlet import ReadLog, Tables
@@ -100,7 +100,7 @@ class Drains:
             before = self._checkpoints.known()
             every = tuple(sorted({*before, *tables}))
             for sink in self._pipeline.enabled_sinks:
-                old, new = _names(sink, before), _names(sink, every)
+                old, new = sink.names(before), sink.names(every)
                 moved = [table for table in before if new[table] != old[table]]
                 if moved:
                     raise Misconfigured(
@@ -113,7 +113,7 @@ class Drains:
 
     def names(self, sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
         """Return what each of `tables` is called in the target of `sink`."""
-        return _names(sink, tables)
+        return sink.names(tables)
 
     def open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
         """Return the target of `sink` for `tables`; nothing is connected yet."""
@@ -139,7 +139,7 @@ class Drains:
                 sink.options,
                 spark=self._spark,
                 pipeline_id=self._pipeline.pipeline_id,
-                tables=_names(sink, tables),
+                tables=sink.names(tables),
                 mode=sink.mode.value,
                 **kept,
             ),
@@ -205,19 +205,6 @@ class Drains:
 
 def _module(sink: SinkConfig) -> ModuleType:
     return importlib.import_module(f"tailrace.targets.{sink.sink_type}")
-
-
-def names_in(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
-    """Return the name that each of `tables` has in the target of `sink`."""
-    return _names(sink, tables)
-
-
-def _names(sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
-    if getattr(_module(sink), "OWN_NAMES", False):
-        return {table: table for table in tables}
-    default = getattr(_module(sink), "default_names", None)
-    chosen = {table: settings.name for table, settings in sink.tables.items() if settings.name}
-    return target_names(tables, {**(default(tables) if default else {}), **chosen})
 
 
 def _choice(sink: SinkConfig, table: str) -> Choice:

@@ -127,7 +127,7 @@ class FileFeed:
         """Return the last offset of the files that were taken; what has come since is not looked for."""
         return self.audit(life).head() if life else -1
 
-    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
+    def consume(self, life: Life | None, limit: int) -> Iterator[dict[str, object]]:
         """Refuse: the files can be looked at as they are."""
         raise Misconfigured("not-available", "cdc consume does not read files in this release", "Look at the files.")
 

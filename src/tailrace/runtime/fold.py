@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -27,22 +27,15 @@ from tailrace.core import offsets
 from tailrace.core.errors import Halt
 from tailrace.core.failpoint import failpoint
 from tailrace.core.offsets import Offsets
-from tailrace.core.table import END, Column, Fit, Table, fit
+from tailrace.core.position import Phase, position
+from tailrace.core.table import END, Column, Evolution, Fit, Table, fit
 from tailrace.envelopes import rows as landed_rows
 from tailrace.log.shape import Envelope
 from tailrace.log.slice import Slice
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.rules import Choice, Rules
+from tailrace.runtime.whole import Whole, twins
 from tailrace.spark.effort import suit
-
-
-@runtime_checkable
-class Whole(Protocol):
-    """An envelope whose messages are whole rows and say the type of each value: one schema opens them all."""
-
-    def together(self, schemas: Sequence[Table], have: Table | None) -> Table:
-        """Return the schema that rows written with any of `schemas` open with, for a target that has `have`."""
-        ...
 
 
 class Schemas(Protocol):
@@ -51,6 +44,8 @@ class Schemas(Protocol):
     name: str
     epoch: int
     ordered: bool
+    replaces: bool
+    """A life of the log does not say that what an earlier one brought is gone, and it is."""
 
     @property
     def envelope(self) -> Envelope:
@@ -59,6 +54,13 @@ class Schemas(Protocol):
 
     def schema(self, fingerprint: str) -> Table:
         """Return the table schema that rows with `fingerprint` were written with."""
+        ...
+
+    def awaited(self, topic: str) -> frozenset[str] | None:
+        """Return the columns that the table of `topic` has had from its beginning, and no type until they have a value.
+
+        `None` for a table whose schema says all of its columns.
+        """
         ...
 
 
@@ -118,7 +120,7 @@ class Fold:
         """Make the table for `table` of the source if the target has none; it is asked once."""
         if choice.table not in self._made:
             if self.target.have(choice.table) is None:
-                fitted, _ = self._fit(None, [table], choice)
+                fitted, _ = self._fit(None, [table], choice, None)
                 self.target.evolve(choice.table, fitted)
             self._made.add(choice.table)
 
@@ -138,18 +140,27 @@ class Fold:
             return Counts(choice.table, read, superseded=read)
         schemas = self._schemas(piece, topic, have)
         if not schemas:
-            return Counts(choice.table, read, applied=read)
-        fitted, shape = self._fit(have, list(schemas.values()), choice)
-        named = list(schemas.values())[-1].names()
-        tracked = choice.track_history or [name for name in shape.names() if name not in shape.keys]
+            # No row is there to be changed; an event that was to be kept is not, and is not called applied.
+            kept = self._rules.mode == "append"
+            return Counts(choice.table, read, applied=0 if kept else read, filtered=read if kept else 0)
+        newest, envelope = list(schemas.values())[-1], self._log.envelope
+        if not any(piece.fingerprints(topic)):
+            # Deletes and truncates tell no column but the key: one that was asked for may come yet.
+            choice = replace(choice, columns=tuple(name for name in choice.columns if name in newest.names()))
+        choice = replace(choice, columns=(*choice.columns, *twins(envelope, newest, choice.columns)))
+        fitted, shape = self._fit(have, list(schemas.values()), choice, self._log.awaited(topic))
+        named = newest.names()
+        asked = {*choice.track_history, *twins(envelope, newest, choice.track_history)}
+        tracked = tuple(name for name in shape.names() if name in (asked or set(shape.names()) - set(shape.keys)))
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
+        anew = self._anew(mark) if have is not None else ""
         old = F.lit(False) if again else included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
         moves = Observation() if self._may_move(piece, topic, schemas, shape) else None
         if moves is not None:
             events = split(events, shape, moves)
         if piece.has(topic, landed_rows.MOVED) and partial:
-            events = carry_over(events, self._alive(choice.table) if have else None, shape)
+            events = carry_over(events, self._alive(choice.table) if have and not anew else None, shape)
         if partial:
             events = engine.judge_creates(events, named, old)
         failpoint("C18")
@@ -168,10 +179,11 @@ class Fold:
             required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
+            anew=anew,
             included=old,
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
-            tracking=Tracking(tuple(tracked), StringType()) if self._rules.mode == "scd2" else None,
+            tracking=Tracking(tracked, StringType()) if self._rules.mode == "scd2" else None,
             replay=again is not None,
             told=lambda tally, rejected, taken: piece.expect(
                 int(mark.offset), (tally.rejected, tally.superseded), rejected, taken
@@ -237,15 +249,21 @@ class Fold:
             )
         return Mark(self._log.name, -1, mark.high, mark.floor)
 
+    def _anew(self, mark: Mark) -> str:
+        """Return where rows of an earlier life end, if the log, unlike ours, has no truncate there; else empty."""
+        begins = position(self._log.epoch, Phase.RESET, 0)
+        rows = self._rules.mode != "append" and not isinstance(self.target, Sending)
+        earlier = "" < mark.high < begins and mark.floor < begins
+        return begins if self._log.replaces and rows and earlier else ""
+
     def _schemas(self, piece: Slice, topic: str, have: Table | None) -> dict[str, Table]:
         """Return the schemas of the events by fingerprint, oldest first; none if there is no table to speak of."""
         found = {name: self._log.schema(name) for name in piece.fingerprints(topic) if name}
         if isinstance(self._log.envelope, Whole):
-            return (
-                {"": self._log.envelope.together(list(found.values()), _own(have, self._rules))}
-                if found or have
-                else {}
-            )
+            if not found and have is None and not self._keeps_deletes():
+                return {}
+            own = _own(have, self._rules)
+            return {"": self._log.envelope.fitting(list(found.values()), own, self._rules.evolution)}
         if "" not in piece.fingerprints(topic):
             return found
         # Who keeps no table is told of a truncate all the same; it has no image, and Spark no struct without fields.
@@ -253,12 +271,22 @@ class Fold:
         bare = next(iter(found.values()), _own(have, self._rules) or nothing)
         return {} if bare is None else {"": bare, **found}
 
-    def _fit(self, have: Table | None, schemas: Sequence[Table], choice: Choice) -> tuple[Fit, Table]:
-        want = choice.of(engine.merged(schemas), self._rules)
+    def _keeps_deletes(self) -> bool:
+        """Say whether deletes and truncates are worth a table of their own, which has the key and grows later."""
+        grows = isinstance(self.target, Sending) or self._rules.evolution is Evolution.ALTER
+        return self._rules.mode == "append" and grows
+
+    def _fit(
+        self, have: Table | None, schemas: Sequence[Table], choice: Choice, awaited: frozenset[str] | None
+    ) -> tuple[Fit, Table]:
+        want = choice.of(engine.merged(schemas), self._rules, whole=awaited is None)
+        # Of a table whose columns are learned, what was asked for by its name is no evolution either.
+        expected = frozenset[str]() if awaited is None else awaited.union(choice.columns)
         notes = self._rules.notes(choice.track_history)
         if have is not None:
             self._refuse_drift(choice.table, notes)
-        fitted = replace(fit(have, want, self._rules.evolution), notes=tuple(notes.items()) if have is None else ())
+        fitted = fit(have, want, self._rules.evolution, expected=expected)
+        fitted = replace(fitted, notes=tuple(notes.items()) if have is None else ())
         for text in fitted.skipped:
             if text not in self._warned:
                 self._warned.add(text)
@@ -307,16 +335,15 @@ class Fold:
         return counts
 
     def _reject(self, spark: SparkSession, piece: Slice, rejected: DataFrame) -> None:
-        # Bounded: one more than the limit is enough to halt.
-        found = rejected.select(TOPIC, PARTITION, OFFSET, PROBLEM).limit(self._rejects.limit + 1).toLocalIterator()
-        reasons = {(row[0], row[1], row[2]): row[3] for row in found}
-        raw = piece.messages(spark, reasons.keys()).select(*landed_rows.COLUMNS).toLocalIterator()
+        # Bounded: one message more than the limit is enough to halt, and none may hide behind another's rows.
+        found = rejected.select(TOPIC, PARTITION, OFFSET, PROBLEM).dropDuplicates([TOPIC, PARTITION, OFFSET])
+        reasons = {(row[0], row[1], row[2]): row[3] for row in found.limit(self._rejects.limit + 1).toLocalIterator()}
         self._rejects.put(
             self.target.name,
             self._log.name,
             (
                 Rejected(*place, r["key"], r["value"], reasons[place], tuple(map(tuple, r["headers"] or ())))
-                for r in raw
+                for r in piece.messages(spark, reasons.keys())
                 if (place := (r["topic"], r["partition"], r["offset"])) in reasons
             ),
         )

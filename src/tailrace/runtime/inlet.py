@@ -135,7 +135,7 @@ class Inlet(Protocol):
         """Return how far a target is behind the log, in rows to show."""
         ...
 
-    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
+    def consume(self, life: Life | None, limit: int) -> Iterator[dict[str, object]]:
         """Yield the first messages of the log, looked into; what is no change says why."""
         ...
 
@@ -183,10 +183,15 @@ def open_inlet(
         from tailrace.runtime.connected import Connected
         from tailrace.runtime.topics import Topics
     except ModuleNotFoundError as error:
-        raise NotReady(
-            "missing-extra",
-            f'Kafka needs the Python package "{error.name}", which is not installed',
-            "Run: pip install 'tailrace[kafka]'",
-        ) from error
+        raise missing_extra(error) from error
     kind = Topics if pipeline.source.source_type == "kafka" else Connected
     return kind(pipeline, platform, folder, spark)
+
+
+def missing_extra(error: ModuleNotFoundError) -> NotReady:
+    """Return what to tell a user who has not installed the client of Kafka."""
+    return NotReady(
+        "missing-extra",
+        f'Kafka needs the Python package "{error.name}", which is not installed',
+        "Run: pip install 'tailrace[kafka]'",
+    )

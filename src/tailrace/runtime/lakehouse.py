@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import cast
 
@@ -27,9 +28,10 @@ from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
 from tailrace.core import offsets
 from tailrace.core.errors import Halt, Misconfigured
-from tailrace.runtime.drains import Drains, names_in
+from tailrace.runtime.drains import Drains
 from tailrace.runtime.inlet import Inlet
 from tailrace.runtime.maintenance import Settings, compact, expire
+from tailrace.targets._events import JSON
 from tailrace.targets._merge import quote
 
 
@@ -160,7 +162,7 @@ class Lakehouse:
         return sinks[0]
 
     def _names(self, sink: SinkConfig) -> dict[str, str]:
-        return names_in(sink, self._checkpoints.known())
+        return sink.names(self._checkpoints.known())
 
     def _tables(self, sink: SinkConfig, table: str | None) -> Sequence[str]:
         names = self._names(sink)
@@ -224,9 +226,11 @@ def _views(rows: Mapping[str, DataFrame]) -> Iterator[SparkSession]:
 
 
 def _collected(rows: DataFrame, most: int) -> list[dict[str, object]]:
-    line = F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line")
+    line = F.to_json(F.struct("*"), JSON).alias("line")
     with _asked():
-        return [json.loads(row["line"]) for row in rows.limit(most).select(line).collect()]
+        found = rows.limit(most).select(line).collect()
+    # A number with a point may be a decimal, which no float holds.
+    return [json.loads(row["line"], parse_float=Decimal) for row in found]
 
 
 @contextmanager

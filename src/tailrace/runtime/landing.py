@@ -72,6 +72,8 @@ class LandingFold(Fold):
         rows = self._rows(events, choice, fitted.table)
         if piece.has(topic, landed_rows.TRUNCATE):
             stored = self.target.current(choice.table) if have else None
+            # A table that was read anew at the timestamp of its last change brings that change once more.
+            rows = rows if stored is None else rows.join(stored, [ID, SEQUENCE], "left_anti")
             rows = rows.unionByName(self._ended(events, stored, choice), allowMissingColumns=True).localCheckpoint()
         self.target.evolve(choice.table, fitted)
         if have is not None and fitted.add:

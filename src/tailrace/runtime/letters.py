@@ -38,8 +38,8 @@ class Letters:
         """Yield the events that were put aside, of `targets` or of all; each has an `id`."""
         for sink in self._drains.chosen(targets):
             for letter in self._rejects.letters(sink.sink_id):
-                parts = (letter.get(f"dlq.source_{part}") for part in ("topic", "partition", "offset"))
-                yield {"id": "/".join(map(str, (sink.sink_id, *parts))), **letter}
+                parts = (str(letter.get(f"dlq.source_{part}")) for part in ("topic", "partition", "offset"))
+                yield {"id": f"{sink.sink_id}/{letter.get('at') or '/'.join(parts)}", **letter}
 
     def replay(
         self, ids: Sequence[str] = (), targets: Sequence[str] | None = None, report: Reporter | None = None

@@ -8,6 +8,9 @@
 Whoever follows `latest.json` to the versions sees all of a publish or nothing of it. It is replaced on the condition
 that it is still the one that was read, so of two publishers one begins again. Only tables that changed are written. A
 crash at any point leaves objects that nobody is told of; the next publish removes them and puts `current` right.
+
+A manifest names objects by their full keys, as a reader asks the store for them. Earlier ones named them below
+`publish_to`, and are still understood.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tailrace.apply.target import Mark
-from tailrace.core.errors import Halt, Retryable
+from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.targets._objects import Objects
 
@@ -77,6 +80,7 @@ def publish(pipeline_id: str, staged: Sequence[Staged], objects: Objects, keep: 
         if entry := _upload(one, tables.get(one.table), publish_id, objects):
             tables[one.table] = entry
             written.append(one.table)
+    tables = {name: _in_full(tables[name], objects) for name in sorted(tables)}
     manifest = base
     if written:
         manifest = {
@@ -86,11 +90,11 @@ def publish(pipeline_id: str, staged: Sequence[Staged], objects: Objects, keep: 
             "sequence": sequence,
             "previous": base.get("publish_id"),
             "published_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "tables": {name: tables[name] for name in sorted(tables)},
+            "tables": tables,
         }
         _switch(objects, manifest, seen)
     if manifest:
-        _copy_current(objects, manifest["tables"])
+        _copy_current(objects, manifest)
     removed = _expire(objects, manifest, keep) if manifest else 0
     return Published(manifest.get("publish_id", ""), len(tables), written, removed)
 
@@ -150,6 +154,16 @@ def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, object
     }
 
 
+def _in_full(entry: Mapping[str, Any], objects: Objects) -> Manifest:
+    keys = ("current_key", "versioned_key")
+    return {**entry, **{name: f"{objects.base}{_below(entry[name], objects)}" for name in keys}}
+
+
+def _below(key: str, objects: Objects) -> str:
+    """Return a key of a manifest as one below `publish_to`, where all of ours begin alike."""
+    return key.removeprefix(objects.base) if key.startswith(f"{objects.base}staging/") else key
+
+
 def _switch(objects: Objects, manifest: Manifest, seen: str | None) -> None:
     data = json.dumps(manifest, indent=1).encode()
     objects.put(f"{MANIFESTS}{manifest['publish_id']}.json", data)
@@ -162,16 +176,38 @@ def _switch(objects: Objects, manifest: Manifest, seen: str | None) -> None:
     failpoint("C45")
 
 
-def _copy_current(objects: Objects, tables: Mapping[str, Any]) -> None:
-    """Bring the copies up to the versions; those that a crash left behind too."""
+def _copy_current(objects: Objects, manifest: Manifest) -> None:
+    """Bring the copies up to the versions; those that a crash, or a slower publisher, left behind too.
+
+    Whoever was overtaken meanwhile has put older ones in the place of newer ones, or finds that the older versions are
+    gone; either way it goes on with the newer ones.
+    """
+    failed: TailraceError | None = None
+    while True:
+        try:
+            _copy(objects, manifest["tables"])
+        except TailraceError as error:
+            failed = error
+        newest, _ = _latest(objects, manifest["pipeline_id"])
+        if not newest or newest["publish_id"] == manifest["publish_id"]:
+            break
+        manifest, failed = newest, None
+    if failed is not None:
+        raise failed
+
+
+def _copy(objects: Objects, tables: Mapping[str, Any]) -> None:
+    """Make the copies that are not there; what they are is not said meanwhile."""
     wanted = {name: entry["sha256"] for name, entry in tables.items()}
     found = objects.get(COPIED)
     have = json.loads(found[0]) if found else {}
     if have == wanted:
         return
+    if found:
+        objects.remove([COPIED])
     for name, digest in wanted.items():
         if have.get(name) != digest:
-            objects.copy(tables[name]["versioned_key"], tables[name]["current_key"])
+            objects.copy(*(_below(tables[name][key], objects) for key in ("versioned_key", "current_key")))
     failpoint("C46")
     objects.put(COPIED, json.dumps(wanted, indent=1).encode())
 
@@ -190,7 +226,7 @@ def _expire(objects: Objects, latest: Manifest, keep: int) -> int:
         manifest = _parsed(found[0], key)
         kept.append(manifest)
     ids = {one["publish_id"] for one in kept}
-    named = {entry["versioned_key"] for one in kept for entry in one["tables"].values()}
+    named = {_below(entry["versioned_key"], objects) for one in kept for entry in one["tables"].values()}
 
     def over(publish_id: str) -> bool:
         number = publish_id.partition("-")[0]

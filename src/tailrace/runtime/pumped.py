@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from tailrace.apply.target import Target
 from tailrace.config.pipeline import PipelineConfig
 from tailrace.config.platform import PlatformConfig
-from tailrace.control.checkpoints import Life
+from tailrace.control.checkpoints import Checkpoints, Life
 from tailrace.control.lag import TargetLag
 from tailrace.control.rejects import Kept, Rejects
-from tailrace.core.checkpoint import Checkpoint
+from tailrace.core.checkpoint import Checkpoint, Tailing
 from tailrace.log import shape as shapes
 from tailrace.log.landed import LandedLog
 from tailrace.log.slice import Slice
@@ -55,7 +55,7 @@ class Growing(Protocol):
     """A source whose tables come as they please; a new one needs no new snapshot."""
 
     def know(self, tables: Sequence[str]) -> None:
-        """Let these tables start anew with the next snapshot too, even if they are gone."""
+        """Let these tables, which were read before, start anew with the next snapshot too, even if they are gone."""
         ...
 
 
@@ -90,6 +90,8 @@ class Pumped:
 
     def check(self) -> Tables:
         source = self.open_source(epoch=1)
+        if isinstance(source, Growing):
+            source.know(Checkpoints(self._folder).known())
         source.check()
         return source.tables()
 
@@ -111,14 +113,22 @@ class Pumped:
     def head(self, life: Life | None) -> int:
         return self._log(life).head() if life else -1
 
+    def has_snapshot(self, life: Life, upto: int) -> bool:
+        """Say whether what has the log up to `upto` has all of the snapshot that the life began with."""
+        whole = self._log(life).whole_from()
+        # A snapshot without rows leaves no page.
+        return upto >= whole if whole is not None else isinstance(Checkpoints(self._folder).load(), Tailing)
+
     def lag(self, checkpoint: Checkpoint | None) -> Mapping[str, object]:
         return self.open_source(epoch=1).lag(checkpoint)
 
     def behind(self, found: TargetLag) -> list[dict[str, object]]:
         return [{"part": found.target, "lag_events": found.events, "upto": found.upto, "head": found.head}]
 
-    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
+    def consume(self, life: Life | None, limit: int) -> Iterator[dict[str, object]]:
         """Yield the first changes that the log still has; none before a run has landed any."""
+        if life is None:
+            return
         log, most = self._log(life), self._platform.limits.max_event_bytes
         after = log.begins()
         while limit > 0 and after < log.head() and (piece := log.slice(after, limit)) is not None:

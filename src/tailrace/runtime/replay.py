@@ -73,12 +73,17 @@ class Replay:
     spark: Callable[[], SparkSession]
 
     def run(self, chosen: Collection[str] | None = None) -> list[Counts]:
-        """Replay the letters with the names `chosen`, or all of this life; return what became of them by table."""
+        """Replay the letters with the names `chosen`, or all of this life; return what became of them by table.
+
+        One that another program sent does not say of which life it is. It is replayed only if it is chosen by name: the
+        target may have forgotten a delete that came after it.
+        """
         self.settle()
+        logs = (self.work.log.name,) if chosen is None else (self.work.log.name, "")
         letters = [
             letter
             for letter in self.aside.kept(self.work.target)
-            if letter.log == self.work.log.name and (chosen is None or letter.name in chosen)
+            if letter.log in logs and (chosen is None or letter.name in chosen)
         ]
         counts: list[Counts] = []
         for first in range(0, len(letters), AT_ONCE):

@@ -18,9 +18,10 @@ from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tailrace.control.health import TableCounts
-from tailrace.control.lag import Lag
+from tailrace.control.lag import Lag, place_of
 from tailrace.core.checkpoint import Checkpoint, Snapshotting, to_json
 from tailrace.core.errors import TailraceError
+from tailrace.core.offsets import by_partition
 from tailrace.core.offsets import to_json as to_shown
 from tailrace.core.subjects import Registered
 
@@ -46,6 +47,10 @@ class Reporter(PageReporter, Protocol):
 
     def slice(self, target: str, upto: int, tables: Sequence[TableCounts], seconds: float) -> None:
         """The target has applied the log up to offset `upto`."""
+        ...
+
+    def stage(self, target: str, name: str, seconds: float) -> None:
+        """A part of the work on a slice is done, and took so long: `read`, `apply` or `save`."""
         ...
 
     def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
@@ -96,6 +101,9 @@ class Silent:
     def slice(self, target: str, upto: int, tables: Sequence[TableCounts], seconds: float) -> None:
         """Say nothing."""
 
+    def stage(self, target: str, name: str, seconds: float) -> None:
+        """Say nothing."""
+
     def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
         """Say nothing."""
 
@@ -128,6 +136,7 @@ class JsonLines(Silent):
         self._stream = stream
         self._always = {"run_id": run_id or new_run_id(), "pipeline_id": pipeline_id}
         self._lock = threading.Lock()
+        self._partitions: set[str] = set()
 
     def begun(self, targets: Sequence[str]) -> None:
         """Write `run begun`."""
@@ -139,11 +148,12 @@ class JsonLines(Silent):
         self._write("info", "page appended", fields if total is None else {**fields, "total": total})
 
     def behind(self, target: str, after: int, head: int) -> None:
-        """Write `target behind`."""
+        """Write `target behind`, and before it which partitions are new."""
+        self._assigned(head)
         self._write("info", "target behind", {"target": target, "after": after, "head": head})
 
     def slice(self, target: str, upto: int, tables: Sequence[TableCounts], seconds: float) -> None:
-        """Write `slice applied` with the sums over its tables."""
+        """Write `slice applied` with the sums over its tables, then what of it was put aside."""
         counts = {
             name: sum(getattr(table, name) for table in tables)
             for name in ("read", "applied", "superseded", "filtered", "rejected")
@@ -156,15 +166,21 @@ class JsonLines(Silent):
             **counts,
         }
         self._write("info", "slice applied", fields)
+        for table in tables:
+            if table.rejected:
+                aside = {"target": target, "table": table.table, "dead_letters": table.rejected}
+                self._write("error", "pipeline.sink_write_error", aside)
 
     def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
         """Write `schema.version_changed`."""
         self._write("info", "schema.version_changed", {"target": target, "table": table, "changes": list(changes)})
 
     def measured(self, lag: Lag) -> None:
-        """Write `consumer.lag`."""
+        """Write `consumer.lag`, and before it which partitions are new."""
+        for found in lag.targets:
+            self._assigned(found.head)
         if lag.error is not None:
-            self._write("warning", "consumer.lag", _fields(lag.error))
+            self._write("warning", "consumer.lag", {**_fields(lag.error), "source": dict(lag.source)})
             return
         total = sum(target.events for target in lag.targets)
         fields = {"total_lag": total, "partitions": lag.to_json(), "source": dict(lag.source)}
@@ -203,6 +219,14 @@ class JsonLines(Silent):
     def event(self, name: str, **fields: object) -> None:
         """Write `name`."""
         self._write("info", name, fields)
+
+    def _assigned(self, head: int) -> None:
+        """Write `pipeline.partitions_assigned` for partitions that this run has not met before."""
+        with self._lock:
+            new = sorted(set(by_partition(head)) - self._partitions)
+            self._partitions.update(new)
+        if new:
+            self._write("info", "pipeline.partitions_assigned", {"partitions": [place_of(name) for name in new]})
 
     def _write(self, level: str, event: str, fields: dict[str, object]) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -302,6 +326,11 @@ class Several:
         """Tell each."""
         for reporter in self._reporters:
             reporter.slice(target, upto, tables, seconds)
+
+    def stage(self, target: str, name: str, seconds: float) -> None:
+        """Tell each."""
+        for reporter in self._reporters:
+            reporter.stage(target, name, seconds)
 
     def evolved(self, target: str, table: str, changes: Sequence[str]) -> None:
         """Tell each."""

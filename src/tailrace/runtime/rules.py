@@ -19,11 +19,15 @@ class Choice:
     columns: tuple[str, ...] = ()
     track_history: tuple[str, ...] = ()
 
-    def of(self, table: Table, rules: Rules) -> Table:
-        """Return what is wanted of the source's `table`; halt if it cannot be kept by key."""
+    def of(self, table: Table, rules: Rules, *, whole: bool = True) -> Table:
+        """Return what is wanted of the source's `table`; halt if it cannot be kept by key.
+
+        Unless its columns are known as a `whole`, one that is named and not there may come yet; a key may not.
+        """
         append = rules.mode == "append"
         keys = () if append and not rules.keyed else self.primary_key or table.keys
-        missing = [name for name in (*keys, *self.columns, *self.track_history) if name not in table.names()]
+        named = (*keys, *self.columns, *self.track_history) if whole else keys
+        missing = [name for name in named if name not in table.names()]
         if missing:
             raise Halt(
                 "unknown-column",

@@ -1,8 +1,9 @@
 """Running a pipeline: the pump and the drains side by side, until the head or until stopped.
 
 `once` pumps to the head seen at the start, then drains all of it, so that slices are few and large.
-Otherwise each loop has a thread of its own; a target that halts holds no other back, and the run ends
-when it is stopped, when the pump halts, or when no target is left.
+Otherwise the pump goes on beside the drains, and the run ends when it is stopped, when the pump halts, or
+when no target is left. Each drain has a thread of its own: a target that halts or waits holds no other back.
+Only `once` gives up on a server that is away; otherwise it is waited for without end.
 """
 
 from __future__ import annotations
@@ -133,8 +134,11 @@ def _run_once(job: Job, stop: threading.Event, result: RunReport, max_slices: in
     _pump(job, stop, result, once=True)
     warming.join()
     if result.error is None and not stop.is_set() and (upto := _head(job, stop, result)) is not None:
-        for (work, retry), target in zip(job.drains, result.targets, strict=True):
-            _drain(job, work, retry, stop, target, upto, max_slices)
+        threads = _draining(job, result, functools.partial(_drain, job, stop=stop, upto=upto, max_slices=max_slices))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def _head(job: Job, stop: threading.Event, result: RunReport) -> int | None:
@@ -153,14 +157,12 @@ def _run_on(job: Job, stop: threading.Event, result: RunReport, max_slices: int 
         stop.set()
 
     def drain_until_stopped(work: Drain, retry: RetryConfig, target: TargetReport) -> None:
-        _drain(job, work, retry, stop, target, None, max_slices)
+        _drain(job, work, retry, target, stop, None, max_slices)
         if all(other.status != "waiting" for other in result.targets):
             stop.set()
 
     threads = [threading.Thread(target=pump_until_stopped, name="pump")] if job.source else []
-    for (work, retry), target in zip(job.drains, result.targets, strict=True):
-        name = f"drain {work.target}"
-        threads.append(threading.Thread(target=drain_until_stopped, args=(work, retry, target), name=name))
+    threads += _draining(job, result, drain_until_stopped)
     for thread in threads:
         thread.start()
     while not stop.wait(0.2):
@@ -169,6 +171,15 @@ def _run_on(job: Job, stop: threading.Event, result: RunReport, max_slices: int 
         job.source.close()
     for thread in threads:
         thread.join()
+
+
+def _draining(
+    job: Job, result: RunReport, drain_one: Callable[[Drain, RetryConfig, TargetReport], None]
+) -> list[threading.Thread]:
+    return [
+        threading.Thread(target=drain_one, args=(work, retry, target), name=f"drain {work.target}")
+        for (work, retry), target in zip(job.drains, result.targets, strict=True)
+    ]
 
 
 def _pump(job: Job, stop: threading.Event, result: RunReport, *, once: bool) -> None:
@@ -182,7 +193,7 @@ def _pump(job: Job, stop: threading.Event, result: RunReport, *, once: bool) -> 
     try:
         until = attempt(job.source.head, job.retry, stop, job.report) if once else None
         work = functools.partial(pump, job.source, job.log, job.checkpoints, appended, until)
-        attempt(work, job.retry, stop, job.report, lambda: result.pages)
+        attempt(work, job.retry, stop, job.report, lambda: result.pages, endless=not once)
     except Exception as error:  # noqa: BLE001
         if not _abandoned(error, stop):
             result.error = _ours(error)
@@ -193,15 +204,15 @@ def _drain(
     job: Job,
     work: Drain,
     retry: RetryConfig,
-    stop: threading.Event,
     target: TargetReport,
+    stop: threading.Event,
     upto: int | None,
     max_slices: int | None,
 ) -> None:
     try:
 
         def patiently(step: Callable[[], Result]) -> Result:
-            return attempt(step, retry, stop, job.report, target=work.target)
+            return attempt(step, retry, stop, job.report, target=work.target, endless=upto is None)
 
         if upto is not None:
             # A run that finds nothing new still says what the target has.

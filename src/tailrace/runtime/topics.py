@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tailrace.apply.target import Target
 from tailrace.config.pipeline import PipelineConfig
@@ -34,6 +33,7 @@ from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Format
 from tailrace.log._broker import Broker
+from tailrace.log._cluster import Memory
 from tailrace.log._registry import Registry
 from tailrace.log._routing import Routing
 from tailrace.log._settings import for_librdkafka, for_spark
@@ -41,6 +41,7 @@ from tailrace.log._subjects import Subjects
 from tailrace.log.kafka import KafkaLog
 from tailrace.log.slice import Slice
 from tailrace.runtime.inlet import Opened, Tables
+from tailrace.runtime.look import changes
 from tailrace.sources.kafka import Options, refuse_twins, tables_of
 
 
@@ -55,6 +56,19 @@ class _File:
 
     def save(self, content: dict[str, Any]) -> None:
         state.save(self.path, content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a run has put into the state file, for an onlooker: who only looks must not decide what a topic is."""
+
+    path: Path | None
+
+    def load(self) -> dict[str, Any] | None:
+        return state.load(self.path) if self.path else None
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Keep nothing."""
 
 
 class Topics:
@@ -133,8 +147,15 @@ class Topics:
     def log(self, life: Life) -> KafkaLog:
         """Return the log of `life`."""
         if life.log not in self._logs:
-            self._logs[life.log] = self._open_log(life)
+            self._logs[life.log] = self._open_log(life, _File(self._memory(life)))
         return self._logs[life.log]
+
+    def _seen(self, life: Life | None) -> KafkaLog:
+        """Return the log as an onlooker reads it, who remembers nothing."""
+        return self._open_log(life or Life(1, "none"), _Seen(self._memory(life) if life else None))
+
+    def _memory(self, life: Life) -> Path:
+        return self._folder / "topics" / f"{life.log}.json"
 
     def _watch(self, life: Life) -> Callable[[], Registered] | None:
         """Return what looks for new versions in the registry, and has the log halt where that was asked for."""
@@ -174,9 +195,9 @@ class Topics:
 
     def head(self, life: Life | None) -> int:
         """Return the last offsets that there are."""
-        return self.log(life or Life(1, "none")).head()
+        return self._seen(life).head()
 
-    def _open_log(self, life: Life) -> KafkaLog:
+    def _open_log(self, life: Life, memory: Memory) -> KafkaLog:
         options = self._options
         return KafkaLog(
             life.log,
@@ -185,7 +206,7 @@ class Topics:
             self.names,
             self.tables(),
             self._format(),
-            _File(self._folder / "topics" / f"{life.log}.json"),
+            memory,
             self._spark,
             self._platform.limits.max_event_bytes,
             self.loose,
@@ -206,26 +227,25 @@ class Topics:
             idempotent=kafka.enable_idempotence,
             partitions=kafka.topic_num_partitions,
             replicas=kafka.topic_replication_factor,
+            topics=lambda: self.names,
         )
 
     @property
     def group(self) -> str:
-        """The consumer group under which the pipeline shows how far it is."""
-        return f"{self._platform.kafka.group_id}-{self._pipeline.pipeline_id}"
+        """The consumer group under which the pipeline shows how far it is: as it was named, or one of its own."""
+        kafka = self._platform.kafka
+        named = "group_id" in kafka.model_fields_set
+        return kafka.group_id if named else f"{kafka.group_id}-{self._pipeline.pipeline_id}"
 
-    def consume(self, life: Life, limit: int) -> Iterator[dict[str, object]]:
-        """Yield the first messages that the log still has, looked into; what is no change says why."""
-        piece = self.log(life).slice(-1, limit)
+    def consume(self, life: Life | None, limit: int) -> Iterator[dict[str, object]]:
+        """Yield the first messages that the log still has, opened; what is no change says why."""
+        log = self._seen(life)
+        piece = log.slice(-1, limit)
         if piece is None:
             return
         try:
-            text = F.col("row").cast("string")
-            shown = piece.read(self._spark()).withColumn("row", F.when(text.startswith("{"), text))
-            columns = ("topic", "partition", "offset", "table", "op", "position", "changed_at", "row", "fate")
-            for row in shown.select(*columns).orderBy(*columns[:3]).toLocalIterator():
-                seen = row.asDict()
-                fate = seen.pop("fate")
-                yield {**seen, "status": "change" if fate is None else fate or "filtered"}
+            most = self._platform.limits.max_event_bytes
+            yield from changes(piece, log, self._spark(), prefix="", limit=limit, max_bytes=most)
         finally:
             piece.release()
 

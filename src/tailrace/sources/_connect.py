@@ -20,6 +20,7 @@ from tailrace.core.errors import Misconfigured, NotReady
 
 _BUSY = (409, 500, 502, 503, 504)
 _LONGEST = 400
+_LOOK_SECONDS = 5.0
 _ACTIONS = {
     "pause": ("PUT", "/pause"),
     "resume": ("PUT", "/resume"),
@@ -53,8 +54,29 @@ class Connector:
     def status(self) -> dict[str, Any]:
         """Return the state of the connector and of its tasks; empty if there is no such connector."""
         found: dict[str, Any] = self._ask("GET", "/status") or {}
-        tasks = [{"state": str(task["state"])} for task in found.get("tasks", [])]
-        return {"connector": {"state": str(found["connector"]["state"])}, "tasks": tasks} if found else {}
+        return _states(found) if found else {}
+
+    def reach(self, seconds: float) -> None:
+        """Raise what keeps Kafka Connect from being asked for its connectors; it must answer within `seconds`."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/connectors", timeout=seconds) as answer:  # noqa: S310
+                answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._unreachable(f"status {error.code}") from error
+        except OSError as error:
+            raise self._unreachable(str(getattr(error, "reason", error))) from error
+
+    def seen(self) -> dict[str, Any]:
+        """Return the states as a monitor sees them, within seconds: UNREACHABLE and MISSING are states too."""
+        try:
+            found = _states(self._call("GET", "/status", None, _LOOK_SECONDS))
+        except urllib.error.HTTPError as error:
+            with error:
+                found = _without("MISSING" if error.code == 404 else "UNREACHABLE")
+        except (OSError, ValueError):
+            found = _without("UNREACHABLE")
+        return found
 
     def put(self, settings: Mapping[str, str]) -> None:
         """Make the connector, or change it, and wait until it and its task run."""
@@ -127,21 +149,24 @@ class Connector:
                         raise self._refused(error) from error
             except OSError as error:
                 if not left:
-                    raise NotReady(
-                        "connect-unreachable",
-                        f"Kafka Connect at {_address(self._url)} could not be asked: {getattr(error, 'reason', error)}",
-                        "Check connector.connect_url, and that Kafka Connect is up.",
-                    ) from error
+                    raise self._unreachable(str(getattr(error, "reason", error))) from error
             time.sleep(self._config.retry_wait_seconds)
 
-    def _call(self, method: str, what: str, body: object) -> Any:
+    def _call(self, method: str, what: str, body: object, seconds: float | None = None) -> Any:
         url = f"{self._url}/connectors/{quote(self.name, safe='')}{what}"
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310  checked above
-        with urllib.request.urlopen(request, timeout=self._config.timeout_seconds) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=seconds or self._config.timeout_seconds) as answer:  # noqa: S310
             text = answer.read()
         return json.loads(text) if text.strip() else None
+
+    def _unreachable(self, why: str) -> NotReady:
+        return NotReady(
+            "connect-unreachable",
+            f"Kafka Connect at {_address(self._url)} could not be asked: {why}",
+            "Check connector.connect_url, and that Kafka Connect is up.",
+        )
 
     def _refused(self, error: urllib.error.HTTPError) -> NotReady:
         try:
@@ -165,6 +190,15 @@ class Connector:
         for secret in self._secrets:
             hidden = hidden.replace(secret, "***")
         return " ".join(hidden.split())[:_LONGEST]
+
+
+def _states(found: Mapping[str, Any]) -> dict[str, Any]:
+    tasks = [{"state": str(task["state"])} for task in found.get("tasks", [])]
+    return {"connector": {"state": str(found["connector"]["state"])}, "tasks": tasks}
+
+
+def _without(state: str) -> dict[str, Any]:
+    return {"connector": {"state": state}, "tasks": []}
 
 
 def _address(url: str) -> str:

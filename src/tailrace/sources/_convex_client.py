@@ -6,7 +6,7 @@
     anything else                                            Halt
 
 The key goes into a header and nowhere else, to the configured host and no other: redirects are refused. Every
-call only reads, so one that failed may be made again.
+call only reads, so one that failed may be made again, and is, within `Bounds`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,41 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
 import socket
 import ssl
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
-from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError, Unreachable
 
 RESYNC = "Run cdc run <file> --resync, which takes a new snapshot of every table."
 FORMAT = "convex_encoded_json"
 _GONE = ("SnapshotTooOld", "InvalidWindowToReadDocuments")
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
 _NETWORK = (OSError, http.client.HTTPException, ssl.SSLError)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long to wait for an answer, and how large it may be."""
+    """How long to wait for an answer, how large it may be, and how often it is asked for."""
 
     connect_seconds: float = 10.0
     answer_seconds: float = 310.0
     """A little more than the server itself allows."""
     answer_bytes: int = 256 << 20
     """A transaction of 16 MiB, each value written out in JSON, fits many times."""
+    attempts: int = 1
+    """So many times a call is made before it has failed."""
+    patience_seconds: float = 60.0
+    """It is made again only if that long has not passed."""
 
+
+PATIENT = Bounds(attempts=10)
+"""For work that takes many calls and is of use only if all of them are answered."""
 
 _Asked = tuple[str, str, bytes | None]
 """Verb, address and body of a request whose answer has not been read."""
@@ -53,6 +64,7 @@ class Client:
         self._bounds = bounds or Bounds()
         self._connection: http.client.HTTPConnection | None = None
         self._asked: _Asked | None = None
+        self._closed = threading.Event()
 
     def get(self, endpoint: str, **query: str) -> object:
         """Return the answer to a GET of `endpoint`."""
@@ -75,13 +87,26 @@ class Client:
                 self._drop()
 
     def close(self) -> None:
-        """Cut the connection, even under a call that waits for its answer; the next call makes a new one."""
+        """Cut the connection, even under a call that waits for its answer; the next call makes a new one, once."""
+        self._closed.set()
         connection = self._connection
         if connection is not None and connection.sock is not None:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _call(self, endpoint: str, verb: str, address: str, body: bytes | None) -> object:
+        end, failed = time.monotonic() + self._bounds.patience_seconds, 0
+        while True:
+            try:
+                return self._answer(endpoint, verb, address, body)
+            except Retryable as error:
+                failed += 1
+                pause = max(_backoff(failed), error.after or 0.0)
+                late = time.monotonic() + pause > end
+                if failed >= self._bounds.attempts or late or self._closed.wait(pause):
+                    raise
+
+    def _answer(self, endpoint: str, verb: str, address: str, body: bytes | None) -> object:
         reused = self._connection is not None
         try:
             status, headers, text = self._exchange(verb, address, body)
@@ -148,8 +173,8 @@ class Client:
             self._connection.close()
             self._connection = None
 
-    def _lost(self, endpoint: str, error: Exception) -> Retryable:
-        return Retryable(
+    def _lost(self, endpoint: str, error: Exception) -> Unreachable:
+        return Unreachable(
             "connection-lost",
             f'the call "{endpoint}" to {self.deployment} got no whole answer: {self._said(str(error) or repr(error))}',
             "It is tried again. If it never works, check deployment_url and the network.",
@@ -180,6 +205,10 @@ class Client:
         for secret in (self._key, self._key.partition("|")[2]):
             text = text.replace(secret, "***") if secret else text
         return "".join(char if char.isprintable() else " " for char in text)[:300]
+
+
+def _backoff(failed: int) -> float:
+    return min(_FIRST_WAIT * 2.0 ** (failed - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
 
 
 def _posted(endpoint: str, arguments: Mapping[str, object]) -> tuple[str, str, bytes]:

@@ -5,21 +5,25 @@ trace is in the cursors of `list_snapshot`, which name the table where the next 
 `identities` reads those ids with a few small calls.
 
 Tables come in the order of their ids. No cursor points at the first table that fits in a page, so of that one is
-known only between which others it lies: `low..high`. A replacement that happens to lie there too goes unnoticed;
-so does that of an empty table. If a server's cursors look different, only tables that are gone are noticed.
+known only between which others it lies: `low..high`. A table that took its place may lie there too. So of the tables up
+to it some documents are remembered, `low..high:documents`: one that was not deleted and is not there any more was in
+another table. A replacement that has them all leaves nothing behind, and goes unnoticed. Of empty tables is known only
+which ids they have among them, `one|other:`. If a server's cursors look different, only tables that are gone are
+noticed.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tailrace.core.convex import Fields, fields_of, fingerprint, table_name
 from tailrace.core.errors import ResyncRequired
 from tailrace.sources._convex_client import FORMAT, Client
-from tailrace.sources._convex_rows import broken
+from tailrace.sources._convex_rows import Rows, broken
 from tailrace.sources._convex_selection import Selection, only
 
 Pair = tuple[str, str]
@@ -27,6 +31,10 @@ Pair = tuple[str, str]
 
 _MOST = 2_000
 """Calls after which the rest stays unknown."""
+
+_DOCUMENTS, _SOME, _DIGITS = 1024, 16, 8
+"""So many documents of a table are remembered, fewer of one whose id is known, by so many digits each: two documents
+that look alike can hide a difference, and never make one."""
 
 
 def tables(client: Client, selection: Selection) -> list[Pair]:
@@ -50,7 +58,7 @@ def schemas(client: Client, selection: Selection) -> dict[Pair, tuple[str, Field
     """Return of each selected table the fingerprint of the server's schema, and the selected fields by kind."""
     answer = client.get("json_schemas", format=FORMAT, byComponent="true")
     components = answer if isinstance(answer, Mapping) else {}
-    if any(isinstance(listed, Mapping) and "properties" in listed for listed in components.values()):
+    if any(isinstance(listed, Mapping) and isinstance(listed.get("type"), str) for listed in components.values()):
         # A server that knows no components answers with the tables themselves.
         components = {"": components}
     found = {}
@@ -64,7 +72,24 @@ def schemas(client: Client, selection: Selection) -> dict[Pair, tuple[str, Field
     return found
 
 
-def identities(client: Client, known: list[Pair]) -> dict[str, str]:
+def look(client: Client, selection: Selection, seen: Mapping[str, str], at: int) -> dict[str, str]:
+    """Return what identifies each table now; raise if one that was seen is gone, or is another one at `at`.
+
+    Every change up to `at` must have been read: `seen` then speaks for that moment.
+    """
+    known = tables(client, selection)
+    try:
+        now = identities(client, known, at)
+        lacking = [n for pair in known if _lacks(client, pair, seen.get(n := table_name(*pair), ""), now[n], at)]
+    except ResyncRequired:
+        # The newest moment of an idle deployment may be older than those that it lists. Whether changes are missing is
+        # for the changes to say; of a later moment, a document that is not there says nothing.
+        now, lacking = identities(client, known), []
+    refuse_changes(seen, now, lacking)
+    return {name: narrower(seen.get(name, ""), now[name]) for name in now}
+
+
+def identities(client: Client, known: list[Pair], at: int | None = None) -> dict[str, str]:
     """Return what identifies each of the tables `known`, by name; empty text where nothing is known.
 
     A page ends with its table, and its cursor names the next; one that ends inside its table names that. A table of
@@ -75,22 +100,29 @@ def identities(client: Client, known: list[Pair]) -> dict[str, str]:
     rest, small, low = set(known), None, ""
     for _ in range(_MOST):
         chosen = only(rest | {small} if small else rest)
-        snapshot, cursor, start, large = None, None, "", False
+        snapshot: object = at
+        cursor, start, large = None, "", False
+        empty: list[str] = []
         while rest and not large:
             page = _page(client, snapshot, cursor, chosen)
-            snapshot, cursor = page["snapshot"], page["cursor"]
-            owner, at, inside = _owner(page), table_at(cursor), is_inside(cursor, _last(page["values"]))
+            snapshot, cursor, ids = page["snapshot"], page["cursor"], _ids(page)
+            owner, following = _owner(page), table_at(cursor)
+            inside = bool(ids) and is_inside(cursor, ids[-1])
             if owner in rest:
-                found[table_name(*owner)] = at if inside else start or f"{low}..{at}"
+                place = following if inside else start or f"{low}..{following}"
+                found[table_name(*owner)] = place if small else _with(place, ids[:_SOME] if _exact(place) else ids)
                 rest.discard(owner)
                 large = inside
-                low = at if inside and not small else low
+                low = following if inside and not small else low
                 small = small if inside else owner
-            start = "" if inside else at
+            elif not ids:
+                empty.append(start or f"..{following}")
+            start = "" if inside else following
             if cursor is None:
                 break
         if not large:
-            break
+            # All pages were seen, so what none of them was of has no documents.
+            return found | {table_name(*pair): _with("|".join(empty), ()) for pair in rest}
     return found
 
 
@@ -109,21 +141,36 @@ def is_inside(cursor: object, last: object) -> bool:
     return isinstance(cursor, str) and isinstance(last, str) and json.dumps(last) in cursor
 
 
-def identity(cursor: str | None, following: str | None, last: str) -> str:
-    """Return what the cursors before and after a page of a snapshot, which ends with `last`, tell of its table."""
-    exact = following if cursor is None and is_inside(following, last) else cursor
-    return table_at(exact) or f"..{table_at(following)}"
+def identity(cursor: str | None, following: str | None, ids: list[str]) -> str:
+    """Return what the cursors before and after a page of a snapshot, and the documents in it, tell of its table."""
+    exact = following if cursor is None and is_inside(following, ids[-1]) else cursor
+    place = table_at(exact) or f"..{table_at(following)}"
+    return place if cursor is not None else _with(place, ids[: _SOME if _exact(place) else _DOCUMENTS])
 
 
 def narrower(one: str, other: str) -> str:
-    """Return of two identities of one table the one that says more."""
-    return min(one, other, key=lambda identity: (span := _span(identity))[1] - span[0])
+    """Return what two identities of one table tell together; `other` is the newer one, so its documents count."""
+    places = (_place(one), "" if "|" in other else _place(other))
+    place = min(places, key=lambda place: (span := _span(place))[1] - span[0])
+    documents = sorted(_documents(other))[:_DOCUMENTS]
+    return f"{place or '..'}:{''.join(documents)}" if documents else place
 
 
-def refuse_changes(seen: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise if a table that was seen is gone, or cannot be the same any more."""
+def without(seen: Mapping[str, str], rows: Rows) -> dict[str, str]:
+    """Return `seen` after the changes `rows`: documents that were deleted are not looked for any more."""
+    found = dict(seen)
+    for name in {name for name in set(rows.names) if ":" in seen.get(name, "")}:
+        deleted = (key for key, of, gone in zip(rows.ids, rows.names, rows.deleted, strict=True) if gone and of == name)
+        left = _documents(found[name]).difference(map(_digest, deleted))
+        found[name] = f"{_place(found[name])}:{''.join(sorted(left))}"
+    return found
+
+
+def refuse_changes(seen: Mapping[str, str], now: Mapping[str, str], lacking: Collection[str] = ()) -> None:
+    """Raise if a table that was seen is gone, or cannot be the same any more; those `lacking` documents cannot."""
     gone = sorted(seen.keys() - now.keys())
-    replaced = sorted(name for name in seen.keys() & now.keys() if _apart(_span(seen[name]), _span(now[name])))
+    both = seen.keys() & now.keys()
+    replaced = sorted(name for name in both if name in lacking or _apart(seen[name], now[name]))
     told = [f'table "{name}" is gone' for name in gone] + [f'table "{name}" was replaced' for name in replaced]
     if told:
         tables = " ".join(f"--resync-table {shlex.quote(name)}" for name in [*gone, *replaced])
@@ -134,8 +181,47 @@ def refuse_changes(seen: Mapping[str, str], now: Mapping[str, str]) -> None:
         )
 
 
-def _apart(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[1] < other[0] or other[1] < one[0]
+def _lacks(client: Client, pair: Pair, seen: str, now: str, at: int) -> bool:
+    """Say whether a table has not got a document that it had; if need be, it is read until all are found."""
+    expected = _documents(seen)
+    if _exact(_place(now)) and _place(now) == _place(seen):
+        return False
+    if ".." in now and ":" in now:
+        return not expected <= _documents(now)
+    cursor = None
+    for _ in range(_MOST if expected else 0):
+        page = _page(client, at, cursor, only([pair]))
+        expected, cursor = expected.difference(map(_digest, _ids(page))), page["cursor"]
+        if not expected or cursor is None:
+            return bool(expected)
+    return False
+
+
+def _with(place: str, ids: Iterable[str]) -> str:
+    return f"{place}:{''.join(sorted(set(map(_digest, ids))))}"
+
+
+def _digest(document: str) -> str:
+    return hashlib.blake2s(document.encode(), digest_size=_DIGITS // 2).hexdigest()
+
+
+def _documents(identity: str) -> set[str]:
+    digits = identity.partition(":")[2]
+    return {digits[n : n + _DIGITS] for n in range(0, len(digits), _DIGITS)}
+
+
+def _place(identity: str) -> str:
+    return identity.partition(":")[0]
+
+
+def _exact(place: str) -> bool:
+    return bool(place) and ".." not in place
+
+
+def _apart(seen: str, now: str) -> bool:
+    """Say whether a table has none of the ids that it may have had."""
+    least, most = _span(_place(seen))
+    return all(high < least or most < low for low, high in map(_span, _place(now).split("|")))
 
 
 def _span(identity: str) -> tuple[int, int]:
@@ -162,9 +248,9 @@ def _page(client: Client, snapshot: object, cursor: object, selection: Mapping[s
     return page
 
 
-def _last(values: object) -> object:
-    last = values[-1] if isinstance(values, list) and values else None
-    return last.get("_id") if isinstance(last, Mapping) else None
+def _ids(page: Mapping[str, object]) -> list[str]:
+    values = page["values"]
+    return [str(value.get("_id")) for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
 
 
 def _owner(page: Mapping[str, object]) -> Pair:

@@ -1,8 +1,8 @@
 """Some tables read anew, in the middle of a life: what was replaced by an import is whole again, the others go on.
 
 The tables are read as they are at one timestamp, and their rows carry it: it lies above everything that was read of
-them before, and below every change that follows. The truncate that comes first lies just below it. A document that
-was changed at that very timestamp is there twice, and the same.
+them before, and below every change that follows. The truncate that comes first lies just below it. What was changed at
+that very timestamp is in these rows, so it is left out of the changes before them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,18 @@ def read_anew(
         parts.append(rows)
         schemas |= named
         if page.rows:
-            seen[page.rows.names[0]] = inventory.identity(page.cursor, page.following, page.rows.ids[-1])
+            seen[page.rows.names[0]] = inventory.identity(page.cursor, page.following, page.rows.ids)
     if page is None or page.following is not None:
         return None
     return Renewal(page.at, pa.concat_tables([resets(tables, page.at - 1), *parts]), schemas, seen)
+
+
+def others(changed: pa.Table, tables: list[Pair], at: int) -> pa.Table:
+    """Return the changes that a renewal of `tables` at `at` does not bring itself."""
+    names = ("component_path", "table_name", "timestamp")
+    rows = zip(*(changed[name].to_pylist() for name in names), strict=True)
+    kept = [ts != at or (component, table) not in tables for component, table, ts in rows]
+    return changed.filter(pa.array(kept, pa.bool_()))
 
 
 def changes_upto(

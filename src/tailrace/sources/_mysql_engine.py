@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, ResyncRequired, TailraceError, Unreachable
 from tailrace.sources._binlog_stand import Stand
 from tailrace.sources._debezium.engine import Cause, said_by
 from tailrace.sources._debezium.log_rows import reset_rows
@@ -204,7 +204,7 @@ def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
         return NotReady("missing-grant", f"MariaDB refused: {said}", f'Grant it to the user "{options.username}".')
     broken = any(state.startswith("08") for state in states)
     if broken or any(cause.kind.startswith(("java.io.", "java.net.")) for cause in causes):
-        return Retryable("connection-lost", f"the connection to MariaDB was lost: {said}", "It is tried again.")
+        return Unreachable("connection-lost", f"the connection to MariaDB was lost: {said}", "It is tried again.")
     return Halt(
         "capture-failed",
         f"the capture engine ended: {said}",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, ResyncRequired, TailraceError, Unreachable
 from tailrace.sources._debezium.engine import Cause, said_by
 from tailrace.sources._postgres_server import MESSAGE
 
@@ -122,7 +122,7 @@ def failed(causes: list[Cause], options: Options, resync: str) -> TailraceError:
         )
     broken = any(state.startswith(("08", "57P", "53")) for state in states)
     if broken or any(cause.kind.startswith(("java.io.", "java.net.")) for cause in causes):
-        return Retryable("connection-lost", f"the connection to PostgreSQL was lost: {said}", "It is tried again.")
+        return Unreachable("connection-lost", f"the connection to PostgreSQL was lost: {said}", "It is tried again.")
     if "42501" in states:
         return NotReady("missing-grant", f"PostgreSQL refused: {said}", f'Grant it to the user "{options.username}".')
     return Halt(

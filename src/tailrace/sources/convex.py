@@ -27,9 +27,9 @@ from tailrace.core.page import Page
 from tailrace.core.table import Table
 from tailrace.sources import _convex_inventory as inventory
 from tailrace.sources import _convex_pages as pages
-from tailrace.sources._convex_client import RESYNC, Bounds, Client, deployment_of
+from tailrace.sources._convex_client import PATIENT, RESYNC, Bounds, Client, deployment_of
 from tailrace.sources._convex_inventory import Pair
-from tailrace.sources._convex_renewal import changes_upto, read_anew
+from tailrace.sources._convex_renewal import changes_upto, others, read_anew
 from tailrace.sources._convex_rows import Rows, Shapes, landed, resets
 from tailrace.sources._convex_selection import Selection
 
@@ -72,6 +72,16 @@ class Options(BaseModel):
         except Misconfigured as error:
             raise ValueError("is not the root address of a deployment, without a path, a query or a user") from error
 
+    @field_validator("deploy_key")
+    @classmethod
+    def _is_key(cls, key: SecretStr) -> SecretStr:
+        text = key.get_secret_value().strip()
+        if not text or not (text.isascii() and text.isprintable()):
+            raise ValueError(
+                "is not a deploy key: it is empty, or has a line break or another character that no key has"
+            )
+        return SecretStr(text)
+
     @field_validator("selection")
     @classmethod
     def _is_selection(cls, wire: dict[str, str | Tables] | None) -> dict[str, str | Tables] | None:
@@ -113,7 +123,7 @@ class ConvexSource:
         bounds: Bounds | None = None,
     ) -> None:
         self.name = pipeline_id
-        self._client, self._selection = connect(options, bounds)
+        self._client, self._selection = connect(options, bounds or PATIENT)
         self._origin = f"convex {self._client.deployment}"
         self._epoch = epoch
         self._pace = pace or Pace()
@@ -124,7 +134,7 @@ class ConvexSource:
         self._shapes: Shapes | None = None
 
     def know(self, tables: Sequence[str]) -> None:
-        """Let these tables start anew with the next snapshot too, even if they are gone."""
+        """Let these tables, which were read before, start anew with the next snapshot too, even if they are gone."""
         self._known = [_pair(name) for name in tables]
 
     def renew(self, tables: Sequence[str]) -> None:
@@ -136,7 +146,8 @@ class ConvexSource:
     def check(self) -> None:
         """Raise the first thing that would keep this source from being read; change nothing."""
         self._client.get("test_streaming_export_connection")
-        if not self.tables() and inventory.tables(self._client, Selection()):
+        # What was read before may be gone since, which a run says; a selection that never had a table is a mistake.
+        if not self._known and not self.tables() and inventory.tables(self._client, Selection()):
             raise Misconfigured(
                 "nothing-selected",
                 f"no table of the deployment {self._client.deployment} is selected",
@@ -214,7 +225,7 @@ class ConvexSource:
             for one in some:
                 found.extend(one.rows)
                 if one.rows:
-                    walk.seen[one.rows.names[0]] = inventory.identity(one.cursor, one.following, one.rows.ids[-1])
+                    walk.seen[one.rows.names[0]] = inventory.identity(one.cursor, one.following, one.rows.ids)
             rows, schemas = landed(found, walk.shapes, snapshot=True)
             if first is not None:
                 rows, first = pa.concat_tables([first, rows]), None
@@ -234,15 +245,17 @@ class ConvexSource:
         return resets(sorted({*known, *self._known}) if self._epoch > 1 else [])
 
     def _deltas(self, since: Tailing, walk: _Walk, goal: int | None) -> Iterator[Page[pa.Table]]:
-        cursor, more = int(since.at), True
+        cursor, more, looked = int(since.at), True, False
         while not self._closing.is_set() and more and (goal is None or cursor < goal):
             found, failed = pages.stretch(
                 self._client, self._selection, cursor, goal, self._pace.page_rows, self._closing.is_set
             )
             rows, schemas = landed(found.rows, walk.shapes, snapshot=False)
-            if not found.more:
+            walk.seen = inventory.without(walk.seen, found.rows)
+            if not found.more or (goal is not None and found.at >= goal):
                 try:
-                    self._look_at_tables(walk)
+                    self._look_at_tables(walk, found.at)
+                    looked = True
                 except Retryable as error:
                     # What was read is good, and is kept first.
                     failed = error
@@ -256,6 +269,8 @@ class ConvexSource:
             if not more and goal is None:
                 self._closing.wait(self._pace.poll_seconds)
                 more = True
+        if not looked and not self._closing.is_set():
+            self._look_at_tables(walk, cursor)
 
     def _renew(self, since: Tailing, walk: _Walk) -> Iterator[Page[pa.Table]]:
         """Read the tables that were asked for anew, after every change of the others up to then.
@@ -269,8 +284,9 @@ class ConvexSource:
         rows, schemas = [renewal.rows], dict(renewal.schemas)
         for found in changes_upto(self._client, self._selection, int(since.at), renewal.at, closing):
             changed, named = landed(found.rows, walk.shapes, snapshot=False)
+            walk.seen = inventory.without(walk.seen, found.rows)
             if found.at == renewal.at:
-                rows, schemas = [changed, renewal.rows], {**schemas, **named}
+                rows, schemas = [others(changed, self._anew, renewal.at), renewal.rows], {**schemas, **named}
                 break
             after = Tailing(self._origin, str(found.at), self._scope(walk))
             yield Page(changed, since, after, named)
@@ -304,14 +320,11 @@ class ConvexSource:
             raise
         return Shapes({convex.table_name(*pair): fields for pair, (_, fields) in found.items()})
 
-    def _look_at_tables(self, walk: _Walk) -> None:
+    def _look_at_tables(self, walk: _Walk, at: int) -> None:
         """Raise if a table that was seen is gone or replaced; now and then, because it takes some calls."""
         if self._looked_at and time.monotonic() - self._looked_at < self._pace.inventory_seconds:
             return
-        known: list[Pair] = inventory.tables(self._client, self._selection)
-        now = inventory.identities(self._client, known)
-        inventory.refuse_changes(walk.seen, now)
-        walk.seen = {name: inventory.narrower(walk.seen.get(name, ""), now[name]) for name in now}
+        walk.seen = inventory.look(self._client, self._selection, walk.seen, at)
         self._looked_at = time.monotonic()
 
     def _refuse_other(self, since: Checkpoint) -> None:

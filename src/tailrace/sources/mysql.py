@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from tailrace.core.checkpoint import Checkpoint, Place, Snapshotting, Tailing
-from tailrace.core.errors import Halt, NotReady, ResyncRequired, Retryable
+from tailrace.core.errors import Halt, NotReady, ResyncRequired, Unreachable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.sources import _mysql_server as server
@@ -55,7 +55,7 @@ class Options(BaseModel):
     """The database to read, if `tables` names none."""
     username: str = Field("cdc_user", min_length=1)
     """The user to log in as: it needs SELECT, RELOAD, SHOW DATABASES, REPLICATION SLAVE and BINLOG MONITOR."""
-    password: SecretStr = SecretStr("")
+    password: SecretStr = SecretStr("cdc_password")
     """The user's password."""
     tables: tuple[Qualified, ...] = ()
     """The tables to read, each with its database (`shop.orders`); all of `database` at the first run if empty."""
@@ -127,7 +127,7 @@ class MySqlSource:
             yield from (self._resume(since, goal) if isinstance(since, Tailing) else self._begin(since, goal))
         except NotReady as error:
             if error.code == "mysql-unreachable":
-                raise Retryable("connection-lost", str(error), error.hint) from error
+                raise Unreachable("connection-lost", str(error), error.hint) from error
             raise
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
@@ -290,7 +290,7 @@ class MySqlSource:
 
     def _refuse_silence(self, since: Checkpoint, heard: float) -> None:
         if isinstance(since, Tailing) and time.monotonic() - heard > _SILENCE:
-            raise Retryable(
+            raise Unreachable(
                 "connection-lost", f"MariaDB gave no sign for {_SILENCE:.0f} seconds", "The connection is made anew."
             )
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from tailrace.core.checkpoint import Checkpoint, Place, Snapshotting, Tailing
-from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable
+from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Unreachable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.core.table import Table
@@ -52,7 +52,7 @@ class Options(BaseModel):
     """The database to read."""
     username: str = Field("cdc_user", min_length=1)
     """The user to log in as: it needs REPLICATION, and SELECT on the tables."""
-    password: SecretStr = SecretStr("")
+    password: SecretStr = SecretStr("cdc_password")
     """The user's password."""
     tables: tuple[Qualified, ...] = ()
     """The tables to read, each with its schema (`public.orders`); all that exist at the first run if empty."""
@@ -138,7 +138,7 @@ class PostgresSource:
             yield from (self._resume(since, goal) if isinstance(since, Tailing) else self._begin(since, goal))
         except NotReady as error:
             if error.code == "postgres-unreachable":
-                raise Retryable("connection-lost", str(error), error.hint) from error
+                raise Unreachable("connection-lost", str(error), error.hint) from error
             raise
 
     def acknowledge(self, checkpoint: Checkpoint) -> None:
@@ -278,7 +278,7 @@ class PostgresSource:
             what = f'the replication slot "{name}" is gone'
         elif slot.plugin != "pgoutput" or slot.database != self._options.database:
             what = f'the replication slot "{name}" is of plugin "{slot.plugin}" for database "{slot.database}"'
-        elif slot.wal_status in ("lost", "unreserved") or slot.restart is None or slot.confirmed is None:
+        elif slot.wal_status == "lost" or slot.restart is None or slot.confirmed is None:
             what = f'the replication slot "{name}" has lost its log (wal_status "{slot.wal_status}")'
         elif slot.confirmed > stand.commit:
             what = (

@@ -66,12 +66,17 @@ def ensure(jars: Iterable[Jar], report: Report = say) -> list[Path]:
         try:
             _fetch(missing, root, report)
         except OSError as error:
-            raise NotReady(
-                "jars-not-writable",
-                f'jar cache "{root}" cannot be written: {error.strerror}',
-                "Make room or grant access there, or name another folder in the variable TAILRACE_JARS.",
-            ) from error
+            raise not_writable(error) from error
     return [checked(_place(root, jar), jar) for jar in wanted]
+
+
+def not_writable(error: OSError) -> NotReady:
+    """Return what to tell an operator whose cache cannot take another jar."""
+    return NotReady(
+        "jars-not-writable",
+        f'jar cache "{cache_root()}" cannot be written: {error.strerror}',
+        "Make room or grant access there, or name another folder in the variable TAILRACE_JARS.",
+    )
 
 
 def checked(path: Path, jar: Jar) -> Path:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tailrace.core.errors import TailraceError
-from tailrace.spark import archive, jvm
+from tailrace.spark import archive, jvm, local_files
 from tailrace.spark.jars import Report, ensure, locked, say
 from tailrace.spark.start import session
 
@@ -59,7 +59,7 @@ def _rehearse(draft: Path, folder: Path) -> None:
 def main() -> int:
     """Prepare this machine; return the exit code."""
     try:
-        train(ensure(locked()), say)
+        train([local_files.jar(), *ensure(locked())], say)
     except TailraceError as error:
         say(error.render())
         return error.exit_code

@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tailrace.spark import archive, jvm
+from tailrace.spark import archive, jvm, local_files
 from tailrace.spark.jars import ensure, locked
 
 ICEBERG_CATALOG = "local"
@@ -92,12 +92,13 @@ def _with_jvm(settings: dict[str, str], jars: str, also: Sequence[str]) -> dict[
         named = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
         return settings | {"spark.jars": ",".join([*named, *map(str, ours + more)])}
     options = shlex.split(settings.get("spark.driver.extraJavaOptions", ""))
+    first = [local_files.jar(), *ours]
     # An archive also serves a class path that goes on behind its own.
-    gateway = jvm.start(ours + more, [f"-Xmx{settings['spark.driver.memory']}", *archive.options(ours), *options])
+    gateway = jvm.start([*first, *more], [f"-Xmx{settings['spark.driver.memory']}", *archive.options(first), *options])
     SparkContext._ensure_initialized(gateway=gateway)
     # Registered after the JVM's own end, so it runs before that.
     atexit.register(_hush)
-    return settings
+    return local_files.SETTINGS | settings
 
 
 def _hush() -> None:

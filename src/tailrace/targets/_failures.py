@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.core.errors import Halt, Retryable, TailraceError, Unreachable
 from tailrace.spark.causes import causes_of, no_room
 
 __all__ = ["LIBRARY_ERRORS", "Format", "causes_of"]
@@ -53,7 +53,7 @@ class Format:
         for name, text in causes:
             if name.startswith(tuple(self.outages)):
                 said = f"the catalog failed while {what}: {name.rsplit('.', 1)[-1]}"
-                return Retryable("target-unavailable", said, "See that the catalog is up and can be reached.")
+                return Unreachable("target-unavailable", said, "See that the catalog is up and can be reached.")
             if name.startswith(_STORAGE):
                 said = text.splitlines()[0][:300] if text else name
                 hint = "See that the path is right, that it may be written to, and that the storage is up."

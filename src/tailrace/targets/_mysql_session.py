@@ -18,7 +18,7 @@ from pymysql.constants import CLIENT, FIELD_TYPE
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.targets._sql.crossing import times_as_text
 from tailrace.targets._sql.dialect import Dialect, Kind, Values
 
@@ -30,6 +30,9 @@ _SETTINGS = {
     "sql_notes": "1",
     "sql_safe_updates": "0",
     "sql_big_selects": "1",
+    # A wait for a row, and one for a table, in seconds; what the server is set to may be a year.
+    "innodb_lock_wait_timeout": "60",
+    "lock_wait_timeout": "60",
 }
 _AS_TEXT = (FIELD_TYPE.DATE, FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP, FIELD_TYPE.TIME, FIELD_TYPE.NEWDECIMAL)
 _CONVERSIONS = {kind: how for kind, how in conversions.items() if kind not in _AS_TEXT}
@@ -39,8 +42,11 @@ _ROWS = 10_000
 _PLACE = re.compile("\x00(\\d+)\x00")
 
 _CUT = (1264, 1265, 1292, 1366, 1406)
-_CONFLICTS = (1020, 1205, 1213, 1412)
+_LOCKED = 1205
+_CONFLICTS = (1020, _LOCKED, 1213, 1412)
 _LOST = (1040, 1053, 1077, 1158, 1159, 1160, 1161, 1290, 1317, 1836, 1927, 1969, 3024, 4031)
+_CANCELLED = (1290, 1317, 1836, 1969, 3024)
+"""Of those, what a server says that is there: it may only be read, or what was asked took too long."""
 _DENIED = (1044, 1142, 1143, 1227)
 _LOGIN = (1130, 1251, 1698, 2059)
 _CONSTRAINTS = (1048, 1062, 1169, 1216, 1217, 1451, 1452, 3819, 4025)
@@ -88,14 +94,16 @@ class MySQL:
         name = f"{type(error).__name__} {code}"
         if code in _CONFLICTS:
             hint = "Nothing was committed. Apply the batch again, one writer at a time."
-            return Retryable("write-conflict", f"MySQL gave way to another transaction while {what} ({name})", hint)
+            said = f"MySQL gave way to another transaction while {what} ({name})"
+            # Whoever has the lock may have it for long, and is not to be outlived.
+            return (Unreachable if code == _LOCKED else Retryable)("write-conflict", said, hint)
         if code in (1021, 1114):
             hint = "Nothing was committed. Free some space; the batch is then applied again."
             return Retryable("disk-full", f"MySQL had no space left while {what}", hint)
         if code in _LOST or code in range(2000, 2058) or isinstance(error, pymysql.InterfaceError):
             hint = "See that the server is up, and that host and port are right."
             said = f"MySQL did not answer, or could not go on, while {what} ({name})"
-            return Retryable("target-unavailable", said, hint)
+            return (Retryable if code in _CANCELLED else Unreachable)("target-unavailable", said, hint)
         if code in _CONSTRAINTS:
             hint = "Something else has put a constraint on the table. Remove it, or leave the column out with columns."
             return Halt("constraint-violated", f"a row breaks a constraint, met while {what} ({name})", hint)

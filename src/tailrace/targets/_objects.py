@@ -22,6 +22,9 @@ from tailrace.core.errors import Misconfigured, NotReady, Retryable
 class Objects(Protocol):
     """What publishing needs of a store; keys are relative to the place."""
 
+    base: str
+    """What stands before a key where the store itself is asked for it."""
+
     def get(self, key: str) -> tuple[bytes, str] | None:
         """Return an object, and what identifies this content of it; `None` if there is none."""
         ...
@@ -49,6 +52,8 @@ class Objects(Protocol):
 
 class Folder:
     """Objects as files of a folder."""
+
+    base = ""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -157,9 +162,11 @@ class Bucket:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         given = {name: value for name, value in settings.items() if value is not None}
         http = {"allow_http": True} if str(given.get("endpoint", "")).startswith("http://") else {}
+        prefix = prefix.strip("/")
+        self.base = f"{prefix}/" if prefix else ""
         self._url = url
         self._api = obstore
-        self._store = S3Store(bucket, prefix=prefix.strip("/") or None, client_options=http, **given)  # type: ignore[arg-type]
+        self._store = S3Store(bucket, prefix=prefix or None, client_options=http, **given)  # type: ignore[arg-type]
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """Return an object and its entity tag."""

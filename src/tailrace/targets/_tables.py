@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame
 
 from tailrace.apply.ranges import Ranges
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table
+
+_OURS = "_tailrace"
+"""Begins the names of what lies beside tables."""
+
+
+def refuse_reserved(target: str, names: Mapping[str, str]) -> None:
+    """Halt if a table would be called in `target` what we call our own."""
+    for table, own in names.items():
+        if own.lower().startswith(_OURS):
+            raise Misconfigured(
+                "reserved-name",
+                f'table "{table}" would be called "{own}" in target "{target}"',
+                "Names that start so are ours. Give it a name of its own under tables.",
+            )
 
 
 class OneTable(Protocol):
@@ -40,8 +55,9 @@ class Tables:
     """A target whose tables stand alone; see `apply.target.Target` for what each method promises."""
 
     def __init__(
-        self, name: str, tables: Iterable[str], opens: Callable[[str], OneTable], *, tombstone_days: int
+        self, name: str, tables: Mapping[str, str], opens: Callable[[str], OneTable], *, tombstone_days: int
     ) -> None:
+        refuse_reserved(name, tables)
         self.name = name
         self._all = tuple(tables)
         self._opens = opens

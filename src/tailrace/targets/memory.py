@@ -22,6 +22,7 @@ from tailrace.core.change import Change, Folded, Key, Op, Value, fold
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import END, SEQUENCE, START, Column, Fit, Table
 from tailrace.spark.frame import frame
+from tailrace.targets._tables import refuse_reserved
 
 
 class Options(BaseModel):
@@ -67,6 +68,7 @@ class MemoryTarget:
         mode: Literal["scd1", "scd2", "append"] = "scd1",
         state: State | None = None,
     ) -> None:
+        refuse_reserved(name, tables or {})
         self.name = name
         self.state = state or State()
         self._spark_session = spark_session

@@ -39,7 +39,7 @@ class Options(BaseModel):
     """The server's port."""
     database: str = Field(min_length=1)
     """The database to log in to."""
-    username: str = Field(min_length=1)
+    username: str = Field("cdc_user", min_length=1)
     """The user to log in as: it needs to make, alter, read and write tables, and temporary ones."""
     password: SecretStr = SecretStr("")
     """The user's password."""

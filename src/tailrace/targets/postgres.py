@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.config.model import NotYet
-from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError
+from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table
 from tailrace.targets._sql.dialect import Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
@@ -45,7 +45,7 @@ class Options(BaseModel):
     """The server's port."""
     database: str = Field(min_length=1)
     """The database to write to."""
-    username: str = Field(min_length=1)
+    username: str = Field("cdc_user", min_length=1)
     """The user to log in as: it needs CREATE on the schema."""
     password: SecretStr = SecretStr("")
     """The user's password."""
@@ -186,6 +186,7 @@ def widen(table: str, column: str, old: str, new: str) -> list[str]:
 _REFLECTED = {
     "text": "string",
     "character varying": "string",
+    "character": "string",
     "boolean": "boolean",
     "smallint": "smallint",
     "integer": "int",
@@ -211,9 +212,13 @@ def _reflect(schema: str) -> Callable[[Session, str], Table | str]:
         columns, keys = [], {}
         for column, declared, place, collation in session.ask(_COLUMNS, [f"{quote(schema)}.{quote(name)}"]):
             numeric = re.fullmatch(r"numeric\((\d+,\d+)\)", declared)
-            kind = f"decimal({numeric[1]})" if numeric else _REFLECTED.get(declared)
-            if kind is None:
-                return f'its column "{column}" is of type {declared}'
+            kind = (
+                f"decimal({numeric[1]})"
+                if numeric
+                else _REFLECTED.get(re.sub(r"^(character( varying)?)\(\d+\)$", r"\1", declared))
+            )
+            if kind is None or (place is not None and declared.startswith("character(")):
+                return f'its {"column" if place is None else "key"} "{column}" is of type {declared}'
             columns.append(Column(column, kind))
             if place is not None:
                 keys[place] = column
@@ -256,13 +261,20 @@ def dialect(schema: str) -> Dialect:
     )
 
 
+LOCK_WAIT = "60s"
+"""For so long a statement waits for a lock that somebody else holds."""
+_DEAD_PEER = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+"""A server that is gone without a word is noticed after a minute, and not when the kernel gives up hours later."""
+
+
 class Postgres:
     """A database, connected to anew for every transaction."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
 
     def __init__(self, login: Mapping[str, Any], schema: str) -> None:
-        self._login = {"connect_timeout": 10, "application_name": "tailrace", **login, "client_encoding": "UTF8"}
+        ours = {"connect_timeout": 10, "application_name": "tailrace", **_DEAD_PEER}
+        self._login = {**ours, **login, "client_encoding": "UTF8"}
         self.dialect = dialect(schema)
 
     @contextlib.contextmanager
@@ -281,24 +293,27 @@ class Postgres:
         name = type(error).__name__
         if state in ("40P01", "40001", "55P03"):
             hint = "Nothing was committed. Apply the batch again, one writer at a time."
-            return Retryable(
-                "write-conflict", f"PostgreSQL gave way to another transaction while {what} ({name})", hint
-            )
+            said = f"PostgreSQL gave way to another transaction while {what} ({name})"
+            # Whoever has the lock may have it for long, and is not to be outlived.
+            return (Unreachable if state == "55P03" else Retryable)("write-conflict", said, hint)
         if state == "53100":
             hint = "Nothing was committed. Free some space; the batch is then applied again."
             return Retryable("disk-full", f"PostgreSQL had no space left while {what}", hint)
         if state[:2] in ("53", "57"):
             hint = "Nothing was committed. See in the server's log what it lacks, and apply the batch again."
-            return Retryable("target-unavailable", f"PostgreSQL could not go on while {what} ({name})", hint)
+            # Its own words for: not now, the server starts or ends.
+            kind = Unreachable if state.startswith("57P") else Retryable
+            return kind("target-unavailable", f"PostgreSQL could not go on while {what} ({name})", hint)
         if state == "42501":
             hint = f'Give the user "{self._login.get("user")}" CREATE on the schema, and its own tables.'
             return NotReady("missing-grant", f"PostgreSQL refused the right to do it while {what}", hint)
         if state[:2] == "23":
             hint = "Something else has put a constraint on the table. Remove it, or leave the column out with columns."
             return Halt("constraint-violated", f"a row breaks a constraint, met while {what} ({name})", hint)
-        if state in ("22021", "22P05", "54000", "22008", "22003"):
-            hint = "PostgreSQL cannot hold it: text has no character 0, and a key must be short enough for an index. "
-            hint += "Mend the row in the source, or leave the column out with columns."
+        if state in ("22001", "22021", "22P05", "54000", "22008", "22003"):
+            hint = "PostgreSQL cannot hold it: text has no character 0 and is no longer than its column allows, and a "
+            hint += "key must be short enough for an index. Widen the column if it is yours, mend the row in the "
+            hint += "source, or leave the column out with columns."
             return Halt("value-refused", f"PostgreSQL cannot store a value, met while {what} ({name})", hint)
         if isinstance(error, psycopg.OperationalError) and (not state or state[:2] == "08"):
             return self._unreachable(error, what)
@@ -320,7 +335,7 @@ class Postgres:
             hint = "Create the role, or add it to pg_hba.conf."
             return NotReady("login-refused", f'PostgreSQL refused the login of user "{user}"', hint)
         hint = "See that the server is up, and that host and port are right."
-        return Retryable(
+        return Unreachable(
             "target-unavailable", f"the connection to PostgreSQL was lost, or not made, while {what}", hint
         )
 
@@ -334,6 +349,7 @@ class _Session:
         """Start a transaction that writes values as `kind` reads them, whatever the server is set to."""
         self.run(self._start)
         settings = {"TimeZone": "UTC", "DateStyle": "ISO", "bytea_output": "hex", "extra_float_digits": "1"}
+        settings["lock_timeout"] = LOCK_WAIT
         self.run("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()))
 
     def run(self, sql: str, values: Values = ()) -> int:

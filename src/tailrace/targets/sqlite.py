@@ -13,6 +13,7 @@ Booleans are 0 and 1; a number that is none is the text NaN. One process writes 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ def widen(table: str, column: str, old: str, new: str) -> list[str]:
 _REFLECTED = {
     **dict.fromkeys(("INTEGER", "INT", "BIGINT"), "bigint"),
     **dict.fromkeys(("REAL", "DOUBLE"), "double"),
-    "TEXT": "string",
+    **dict.fromkeys(("TEXT", "VARCHAR", "CHAR"), "string"),
     "BLOB": "binary",
     "BOOLEAN": "boolean",
 }
@@ -128,7 +129,8 @@ def reflect(session: Session, name: str) -> Table | str:
     """Return the table called `name`, or why it cannot be kept."""
     columns, keys = [], {}
     for _, column, declared, _, _, place in session.ask(f"PRAGMA table_info({quote(name)})"):
-        kind = _REFLECTED.get(declared.upper())
+        # SQLite itself takes no notice of a length.
+        kind = _REFLECTED.get(re.sub(r"^((VAR)?CHAR) ?\(\d+\)$", r"\1", declared.upper()))
         if kind is None:
             return f'its column "{column}" is declared {declared or "without a type"}'
         columns.append(Column(column, kind))

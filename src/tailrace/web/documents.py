@@ -9,7 +9,7 @@ from tailrace.control.health import Problem, RegistryState, TargetState, View
 from tailrace.control.readiness import Failing
 from tailrace.core import offsets
 
-_SOURCE = ("connector", "tasks", "lag_bytes", "lag_seconds", "slot_active", "slot_retained_bytes")
+_SOURCE = ("connector", "tasks", "server", "lag_bytes", "lag_seconds", "slot_active", "slot_retained_bytes")
 """What a source may say of itself here: figures and states, and nothing that it might add later."""
 
 

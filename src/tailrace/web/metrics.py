@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from tailrace.control.health import SLICE_SECONDS, TargetState, View
+from tailrace.control.health import SLICE_SECONDS, Timing, View
 from tailrace.control.readiness import Failing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,8 +44,14 @@ def _lines(view: View, wrong: Sequence[Failing], version: str) -> Iterator[str]:
         "Columns added or widened in a table; new versions of a subject in the schema registry.",
         [*_by_table(view, "schema_changes"), *_versions(view)],
     )
-    yield from _metric("slice_seconds", "histogram", "How long slices took.", _slices(view))
+    yield from _metric(
+        "schema_subject_version", "gauge", "The latest version of a subject in the schema registry.", _latest(view)
+    )
+    yield from _metric("slice_seconds", "histogram", "How long slices took, and their stages.", _slices(view))
     yield from _metric("lag_events", "gauge", "Events not applied yet.", _by_target(view, "lag_events"))
+    yield from _metric(
+        "partition_lag_events", "gauge", "Events of one partition not applied when last measured.", _partitions(view)
+    )
     yield from _metric(
         "lag_seconds", "gauge", "How long the oldest of them has waited.", _by_target(view, "lag_seconds")
     )
@@ -98,15 +104,28 @@ def _maintenance(view: View) -> Iterator[Sample]:
 
 def _slices(view: View) -> Iterator[Sample]:
     for name, target in view.targets.items():
-        yield from _histogram(target, (*_target(view, name), ("stage", "slice")))
+        for stage, timing in target.timings.items():
+            yield from _histogram(timing, (*_target(view, name), ("stage", stage)))
 
 
-def _histogram(target: TargetState, labels: Labels) -> Iterator[Sample]:
-    for bound, count in zip(SLICE_SECONDS, accumulate(target.buckets), strict=True):
+def _histogram(timing: Timing, labels: Labels) -> Iterator[Sample]:
+    for bound, count in zip(SLICE_SECONDS, accumulate(timing.buckets), strict=True):
         yield "_bucket", (*labels, ("le", f"{bound:g}")), count
-    yield "_bucket", (*labels, ("le", "+Inf")), target.slices
-    yield "_sum", labels, round(target.seconds, 6)
-    yield "_count", labels, target.slices
+    yield "_bucket", (*labels, ("le", "+Inf")), timing.count
+    yield "_sum", labels, round(timing.seconds, 6)
+    yield "_count", labels, timing.count
+
+
+def _partitions(view: View) -> Iterator[Sample]:
+    for place in view.lag:
+        if "partition" in place and isinstance(lag := place["lag"], int):
+            where = (("topic", str(place["topic"])), ("partition", str(place["partition"])))
+            yield "", (*_target(view, str(place["sink_id"])), *where), lag
+
+
+def _latest(view: View) -> Iterator[Sample]:
+    for name, state in sorted(view.registry.subjects.items()) if view.registry else ():
+        yield "", (("pipeline", view.pipeline_id), ("subject", name)), state.version
 
 
 def _target(view: View, name: str) -> Labels:

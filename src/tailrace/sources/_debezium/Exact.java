@@ -30,8 +30,8 @@ import org.postgresql.util.PGobject;
 
 /**
  * Stands between the database's value and the engine's own conversion where that one makes another value of it
- * without a word: dates before our era, bits of any length, and arrays of times, of numbers that are none, and of
- * several dimensions.
+ * without a word: dates before our era, bits of any length, and arrays of times, of names, of numbers that are none,
+ * and of several dimensions.
  *
  * What the engine converts rightly is left to it. A value that no column can hold becomes LOST, which Consumer
  * knows by its identity and names in the message. On the way it learns what every table looks like, also one that
@@ -42,6 +42,7 @@ public class Exact implements CustomConverter {
     private static final String DATE = "io.debezium.time.Date";
     private static final String TIMESTAMP = "io.debezium.time.MicroTimestamp";
     private static final String ZONED = "io.debezium.time.ZonedTimestamp";
+    private static final String ENUM = "io.debezium.data.Enum";
     private static final int BITS = 1562;
     private static final long MILLION = 1000000L;
     // No day and no time: outside of what any of the targets holds, as the engine's own numbers for them are.
@@ -92,8 +93,17 @@ public class Exact implements CustomConverter {
         Schema built = schema.build();
         ValueConverter own = engine.converter(column, new Field(found.name(), 0, built));
         if (own != null) {
-            registration.register(engine.schemaBuilder(column), new Checked(own, built, found.typeName()));
+            registration.register(roomy(engine.schemaBuilder(column)), new Checked(own, built, found.typeName()));
         }
+    }
+
+    /** Give the elements of an enum's array room for NULL, as those of every other array have. */
+    private static SchemaBuilder roomy(SchemaBuilder schema) {
+        if (schema.type() != Schema.Type.ARRAY || !ENUM.equals(schema.valueSchema().name())) {
+            return schema;
+        }
+        SchemaBuilder element = SchemaBuilder.string().name(ENUM).version(schema.valueSchema().version()).optional();
+        return SchemaBuilder.array(element.parameters(schema.valueSchema().parameters()).build());
     }
 
     /** A delete sends the key only, and a default is not known here: there may be no value, whatever the table says. */
@@ -151,6 +161,10 @@ public class Exact implements CustomConverter {
             List texts = elements(value.toString());
             if (texts == null) {
                 return Known.LOST;
+            }
+            // The engine ends at a NULL among the names of an enum.
+            if (ENUM.equals(semantic)) {
+                return texts;
             }
             boolean time = DATE.equals(semantic) || TIMESTAMP.equals(semantic) || ZONED.equals(semantic);
             if (!time && !number) {

@@ -29,6 +29,15 @@ from tailrace.targets._sql.target import SqlTarget
 ORIGIN = {"source_topic": "string", "source_partition": "int", "source_offset": "bigint"}
 COLUMNS = {"event_key": "string", "event_value": "string", **ORIGIN}
 
+_UNIQUE = """
+SELECT 1 FROM pg_index i
+WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND (
+    SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C")
+    FROM generate_series(0, i.indnkeyatts - 1) n LEFT JOIN pg_attribute a
+    ON a.attrelid = i.indrelid AND a.attnum = i.indkey[n]
+) = $2::text[]
+"""
+
 
 class EventsTarget(SqlTarget):
     """A table of events; see `apply.target.Target` and `Sending` for what each method promises."""
@@ -72,12 +81,14 @@ class EventTable(SqlTable):
         self._shared = name
         self._name = f"{name}#{owner.table}"
         self._upsert = upsert
+        self._suits = False
 
     def evolve(self, change: Fit) -> None:
         """Make the table and the control row if they are not there."""
         failpoint("C20")
         with self._session("reading the schema") as session:
             if self._entry(session) is not None:
+                self._refuse_unsuited(session)
                 return
         with self._session("making the table", write=True) as session:
             if self._dialect.before is not None:
@@ -85,6 +96,7 @@ class EventTable(SqlTable):
             self._control.create(session)
             if self._control.exists(session, self._shared):
                 self._refuse_other_columns(session)
+                self._refuse_unsuited(session)
             else:
                 self._create(session)
             self._control.put(
@@ -103,10 +115,13 @@ class EventTable(SqlTable):
         )
         count = self._load(session, self._stage, rows, COLUMNS)
         sets = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ORIGIN)
-        session.run(
-            f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._stage} "
-            f"ON CONFLICT ({', '.join(ORIGIN)}) DO UPDATE SET {sets}"
+        written = session.run(
+            f"INSERT INTO {self._table} AS stored ({names}) SELECT {names} FROM {self._stage} "
+            f"ON CONFLICT ({', '.join(ORIGIN)}) DO UPDATE SET {sets} "
+            f"WHERE {_position('stored')} = {_position('excluded')}"
         )
+        if written < count:
+            self._refuse_another_event(session)
         return Applied(inserted=count)
 
     def _create(self, session: Session) -> None:
@@ -126,6 +141,36 @@ class EventTable(SqlTable):
                 "foreign-table",
                 f'the table "{self._shared}" has no column "{missing[0]}", which a table of events has',
                 "Nothing was written to it. Give target_table another name, or make the table with its five columns.",
+            )
+
+    def _refuse_unsuited(self, session: Session) -> None:
+        """Halt if the table cannot be upserted into; one that can is asked once."""
+        if not self._upsert or self._suits:
+            return
+        if not session.ask(_UNIQUE, [self._table, sorted(ORIGIN)]):
+            listed = ", ".join(ORIGIN)
+            raise Halt(
+                "constraint-missing",
+                f'the table "{self._shared}" has no unique constraint on {listed}, which upsert needs',
+                f"Nothing was written to it. Run ALTER TABLE ... ADD UNIQUE ({listed}), or set upsert to false.",
+            )
+        self._suits = True
+
+    def _refuse_another_event(self, session: Session) -> None:
+        """Halt if what lies where a new event belongs is not that event, as after offsets began again."""
+        origin = ", ".join(ORIGIN)
+        found = session.ask(
+            f"SELECT {origin} FROM {self._table} AS stored JOIN {self._stage} AS staged USING ({origin}) "
+            f"WHERE {_position('stored')} IS DISTINCT FROM {_position('staged')} ORDER BY {origin} LIMIT 1"
+        )
+        if found:
+            topic, partition, offset = found[0]
+            raise Halt(
+                "events-of-another-log",
+                f'the table "{self._shared}" has another event at offset {offset} of topic "{topic}", partition '
+                f"{partition}, as from before the last resync, which the new one would replace",
+                "Nothing of the batch was written. Move the events of before to another table, or give target_table "
+                "another name.",
             )
 
     def _entry(self, session: Session, *, lock: bool = False) -> Entry | None:
@@ -159,6 +204,11 @@ def events(rows: DataFrame, table: Table) -> DataFrame:
     )
     body = value(*(F.col(name) for name in (OP, "_cdc_before", "_cdc_after", *told)))
     return joined.select(_json(F.col("_cdc_key")).alias("event_key"), _json(body).alias("event_value"), *ORIGIN)
+
+
+def _position(row: str) -> str:
+    """Return the position of a stored event: that of no event of another life, however its columns are told."""
+    return f"({row}.event_value::text::json #>> '{{source,position}}')"
 
 
 def _json(document: Expression) -> Expression:

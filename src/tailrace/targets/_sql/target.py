@@ -31,13 +31,6 @@ class SqlTarget(Tables):
         tombstone_days: int = TOMBSTONE_DAYS,
         adopts: bool = True,
     ) -> None:
-        for table, own in tables.items():
-            if own.lower().startswith("_tailrace_"):
-                raise Misconfigured(
-                    "reserved-name",
-                    f'table "{table}" would be called "{own}" in target "{name}"',
-                    "Names that start so are ours. Give it a name of its own under tables.",
-                )
         super().__init__(name, tables, self._open, tombstone_days=tombstone_days)
         self._database = database
         self._spark = spark

@@ -1,6 +1,6 @@
 """Events of a Convex deployment in Delta tables of their own, for others to fold: Lakeflow's AUTO CDC."""
 
-from tailrace.targets.bronze.columns import default_names
+from tailrace.targets.bronze.columns import table_names
 from tailrace.targets.bronze.target import BronzeTarget, Options, open_target
 
 MODES = ("append",)
@@ -9,4 +9,4 @@ NAMES_RUNS = True
 """Rows say which run brought them."""
 PROMISE = "each change event once, rows and mark in one commit; the checkpoint after them"
 
-__all__ = ["MODES", "NAMES_RUNS", "PROMISE", "SOURCES", "BronzeTarget", "Options", "default_names", "open_target"]
+__all__ = ["MODES", "NAMES_RUNS", "PROMISE", "SOURCES", "BronzeTarget", "Options", "open_target", "table_names"]

@@ -47,7 +47,7 @@ def bronze_name(table: str) -> str:
     return f"convex__{component.replace('/', '__') or APP}__{name}__cdc"
 
 
-def default_names(tables: Sequence[str]) -> dict[str, str]:
+def table_names(_: object, tables: Sequence[str]) -> dict[str, str]:
     """Return the name of each table, unless the pipeline chooses another; two that are alike are refused elsewhere."""
     return {table: bronze_name(table) for table in tables}
 

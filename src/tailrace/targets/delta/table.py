@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Literal
 
 from pyspark.errors import AnalysisException
@@ -175,7 +175,10 @@ class DeltaTable:
                 if buried and not batch.replay:
                     grave = (batch.mark.log, int(batch.mark.offset), attempt)
             commit = self._commit(log, snapshot, batch, measured, self._marks.stamp(batch.mark, attempt, grave))
-            self._tombstones.settle()
+            # The rows are committed; should this fail, the next batch does it.
+            with suppress(*LIBRARY_ERRORS):
+                before = self._marks.committed
+                self._tombstones.settle(lambda: before(snapshot).and_then(batch.step, batch.mark.log, grave))
         self._marks.remember(commit, batch.mark, grave)
         self._told = (batch.mark,)
         failpoint("C25")

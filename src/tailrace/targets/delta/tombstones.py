@@ -3,8 +3,9 @@
 Tombstones are appended before the rows of their batch, with the change log and offset of the mark that
 batch will set, and with the name of the attempt. One counts only if that very attempt was committed, so the
 commit of the rows stays the one commit point: a crash between the two, or another writer that was quicker,
-leaves tombstones that do not count. The mark names the newest attempt that buried anything; what lies below
-it was cleared of all others before that attempt wrote. See ADR 5 and ADR 18.
+leaves tombstones that do not count. The mark names the newest attempt that buried anything. Below that one
+lies nothing that is not true: who brings changes by hand clears it of others' first, and what an attempt of a
+drain left tells of the same log. See ADR 5, ADR 18 and ADR 28.
 
 A truncate leaves one row too, with its position, so that the floor of a table outlives the Delta log.
 In mode scd2 whole events are remembered so: deletes, and earlier events of a run. See ADR 7.
@@ -58,6 +59,10 @@ class Committed:
             each.append(f"({_LOG} = {literal(log)} AND {upto})")
         return " OR ".join(each) or "false"
 
+    def and_then(self, step: tuple[str, int], current: str, grave: Grave | None) -> Committed:
+        """Return what has been committed once a batch with this step is."""
+        return Committed({**self.offsets, step[0]: step[1]}, current, grave)
+
     def reached(self) -> str:
         """Return, in SQL, which tombstones lie where the table has committed: those that do not count never will."""
         each = (f"({_LOG} = {literal(log)} AND {_OFFSET} <= {n})" for log, n in sorted(self.offsets.items()))
@@ -79,7 +84,8 @@ class Tombstones:
         self._session = session
         self._place = place
         self._exists = False
-        self._clean = False
+        self._tidy = False
+        self._pending = False
 
     def ticket(self) -> Ticket:
         """Return what an append needs where several may write; to be asked for before the mark is read."""
@@ -94,21 +100,24 @@ class Tombstones:
     ) -> bool:
         """Append the deletes and the truncate of `batch`, which count once `attempt` is committed; say if any are.
 
-        On a repeat after a crash the ones it left are removed first, so they do not pile up. With a `ticket`, others
-        may write too: what may still be committed by them is left alone, and an append behind theirs is refused.
+        With a `ticket`, others may write for the same mark: what lies dead below it is removed first, and an append
+        behind theirs is refused.
         """
-        if not self._clean:
-            self._remove_uncounted(committed(), alone=ticket is None)
+        if self._pending:
+            self._tidy = False
+        if ticket is not None:
+            self._tidy_up(committed)
         if not deletes and not batch.truncate and batch.hidden is None:
             return False
-        self._clean = False
+        self._pending = True
         self._append(batch, attempt, ticket)
         self._exists = True
         return True
 
-    def settle(self) -> None:
-        """Take note that the last batch was committed, so that there is nothing to remove before the next."""
-        self._clean = True
+    def settle(self, committed: Callable[[], Committed]) -> None:
+        """Take note that the last batch is committed, and remove what attempts before it have left."""
+        self._pending = False
+        self._tidy_up(committed)
 
     def of_keys(self, keys: tuple[str, ...], committed: Committed, near: Ranges) -> DataFrame | None:
         """Return key columns and position of every tombstone that counts; `None` if there never was one."""
@@ -133,8 +142,8 @@ class Tombstones:
         return truncates.agg(F.max(POSITION)).collect()[0][0] or ""
 
     def clear(self, committed: Committed) -> None:
-        """Remove what does not count, and never will: for the only writer of the table."""
-        self._remove_uncounted(committed, alone=True)
+        """Remove everything that does not count: for who takes the table back, and has it alone."""
+        self._remove(f"NOT ({committed.counts()})")
 
     def place(self) -> Place | None:
         """Return where they lie; `None` if there never was one."""
@@ -200,13 +209,16 @@ class Tombstones:
             return False
         return any(commit.metadata == attempt for commit in log.commits(now.version, ticket.version + 1))
 
-    def _remove_uncounted(self, committed: Committed, *, alone: bool) -> None:
-        if self._there():
-            # A table from before attempts had names has none to go by; then nothing names one either.
-            dead = f"NOT ({committed.counts()})" + ("" if alone else f" AND ({committed.reached()})")
-            if self._read().where(dead).limit(1).count():
-                self._session.sql(f"DELETE FROM {self._place.sql} WHERE {dead}")
-        self._clean = True
+    def _tidy_up(self, committed: Callable[[], Committed]) -> None:
+        """Remove what can never count. What lies above the mark may be of a writer that is about to commit it."""
+        if not self._tidy:
+            known = committed()
+            self._remove(f"NOT ({known.counts()}) AND ({known.reached()})")
+            self._tidy = True
+
+    def _remove(self, dead: str) -> None:
+        if self._there() and self._read().where(dead).limit(1).count():
+            self._session.sql(f"DELETE FROM {self._place.sql} WHERE {dead}")
 
     def _there(self) -> bool:
         if not self._exists:

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.core.errors import Halt, NotReady, Retryable, Unreachable
 from tailrace.spark.classes import java_class
 from tailrace.targets._merge import quote
 from tailrace.targets.iceberg.metadata import Metadata
@@ -141,7 +141,10 @@ def _failure(error: Exception, name: str) -> Halt | Retryable:
         kind.startswith(("java.sql.", "java.net.", "java.io.", "org.sqlite.", "org.postgresql.")) for kind, _ in causes
     ):
         hint = "See that the catalog is up, and that its address is right."
-        return Retryable("target-unavailable", f'the catalog "{name}" did not answer: {causes[-1][0]}', hint)
+        # Anything else may as well be a password or a right, which no waiting brings.
+        away = any(kind.startswith("java.net.") for kind, _ in causes)
+        said = f'the catalog "{name}" did not answer: {causes[-1][0]}'
+        return (Unreachable if away else Retryable)("target-unavailable", said, hint)
     return Halt(
         "iceberg-failed",
         f'the catalog "{name}" could not be loaded: {causes[-1][0]}',

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +20,7 @@ from tailrace.apply.versions import Upkeep, Version
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table, file_name
 from tailrace.spark.start import ICEBERG_CATALOG
+from tailrace.targets._tables import refuse_reserved
 from tailrace.targets.iceberg.catalog import Place, require_s3
 from tailrace.targets.iceberg.marks import Owner
 from tailrace.targets.iceberg.options import Options
@@ -34,6 +35,19 @@ def jars(options: Options) -> tuple[str, ...]:
     return (_S3_JARS,) if options.on_s3 else ()
 
 
+def table_names(options: Options, tables: Sequence[str]) -> dict[str, str]:
+    """Return what `options` call the table, where the pipeline has one."""
+    if options.table_name is None:
+        return {}
+    if len(tables) > 1:
+        raise Misconfigured(
+            "wrong-value",
+            f'table_name "{options.table_name}" names one table, and the pipeline has {len(tables)}',
+            "Remove it, and name single tables under tables.",
+        )
+    return dict.fromkeys(tables, options.table_name)
+
+
 def open_target(
     name: str,
     options: Options,
@@ -44,7 +58,7 @@ def open_target(
     mode: Mode,
 ) -> IcebergTarget:
     """Return the target that `options` describe; nothing is started yet."""
-    names = _named(options, tables, name)
+    names = {**table_names(options, tuple(tables)), **tables}
     namespace = tuple(options.table_namespace.split("."))
 
     def opened() -> SparkSession:
@@ -94,6 +108,7 @@ class IcebergTarget:
         making: Making | None = None,
         tombstone_days: int = _DAYS,
     ) -> None:
+        refuse_reserved(name, {table: place.name for table, place in places.items()})
         self.name = name
         self._spark = spark
         self._places = dict(places)
@@ -172,24 +187,3 @@ class IcebergTarget:
                     base, self._reader, self._settings, self._places[table], owner, self._mode, self._making
                 )
             return self._opened[table]
-
-
-def _named(options: Options, tables: Mapping[str, str], target: str) -> dict[str, str]:
-    """Return the name of each table; refuse one that is ours, or that is meant for one table and given several."""
-    names = dict(tables)
-    if options.table_name is not None:
-        if len(names) > 1:
-            raise Misconfigured(
-                "wrong-value",
-                f'table_name of target "{target}" names one table, and the pipeline has {len(names)}',
-                "Remove it, and name single tables under tables.",
-            )
-        names = dict.fromkeys(names, options.table_name)
-    for table, own in names.items():
-        if own.lower().startswith("_tailrace_"):
-            raise Misconfigured(
-                "reserved-name",
-                f'table "{table}" would be called "{own}" in target "{target}"',
-                "Names that start so are ours. Give it a name of its own under tables.",
-            )
-    return names

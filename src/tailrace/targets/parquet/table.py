@@ -21,7 +21,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.target import Applied, Batch
+from tailrace.apply.target import Applied, Batch, Mark
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column, Fit, Table
@@ -52,17 +52,22 @@ class ParquetTable:
         self._mode = mode
         self._name = table
         self._manifests = Manifests(store, folder)
-        self._seen: Manifest | None = None
+        self._told: tuple[Mark | None] | None = None
         self._shapes: Shapes | None = None
 
     # -- reading
 
-    def look(self) -> Manifest | None:
-        """Return the table as it is now, and take note: a commit finds it so, or is refused."""
-        self._seen = self._newest()
-        return self._seen
+    def mark(self) -> Mark | None:
+        """Return what the rows include.
 
-    def _newest(self) -> Manifest | None:
+        A batch is made for the mark that was told last: if the table has another one by then, it is refused.
+        """
+        found = self.look()
+        self._told = (found.mark if found else None,)
+        return self._told[0]
+
+    def look(self) -> Manifest | None:
+        """Return the table as it is now."""
         found = self._manifests.newest()
         if found is not None and found.owner != self._owner:
             raise Halt(
@@ -74,7 +79,7 @@ class ParquetTable:
 
     def known(self) -> DataFrame:
         """Return position and liveness of each key, deleted ones included: one row per key."""
-        now = self._there(self._newest())
+        now = self._there(self.look())
         keys = [*now.table.keys, POSITION]
         alive, dead = self._rows(now).select(keys), self._graves(now).select(keys)
         if now.mode != "scd1":
@@ -85,7 +90,7 @@ class ParquetTable:
 
     def current(self) -> DataFrame:
         """Return the rows as they are stored."""
-        rows = self._rows(self._there(self._newest()))
+        rows = self._rows(self._there(self.look()))
         return incoming(self._spark(), rows.drop_columns([HASH]) if HASH in rows.column_names else rows)
 
     # -- writing
@@ -93,12 +98,12 @@ class ParquetTable:
     def evolve(self, change: Fit) -> None:
         """Create or alter the table; a step that was done already is not done again."""
         failpoint("C20")
-        now = self._seen or self.look()
+        now = self.look()
         if now is None:
             table = Table(self._name, change.table.columns, change.table.keys)
             buckets = tuple((FIRST, rest) for rest in range(FIRST)) if self._mode == "scd1" else ()
             made = Manifest(1, self._owner, self._mode, table, dict(change.notes), buckets=buckets)
-            self._add(made)
+            self._manifests.add(made)
             failpoint("C21")
             return
         self._refuse_other_mode(now)
@@ -111,29 +116,27 @@ class ParquetTable:
         files: Sequence[File] = now.files
         if wider or any(column.default is not None for column in new):
             files = self._rewritten(now, Shapes(table, self._mode), new)
-        self._add(_next(now, table=table, files=tuple(files)))
+        self._manifests.add(_next(now, table=table, files=tuple(files)))
         failpoint("C21")
 
     def apply(self, batch: Batch) -> Applied:
         """Write the rows and the mark as the next version, unless the table includes them already."""
-        now = self._existing()
+        now = self._there(self.look())
         self._refuse_other_mode(now)
         if batch.after and now.mark and now.mark != batch.after:
-            self._seen = None
-            raise Retryable(
-                "write-conflict",
-                f'another writer committed to table "{self._folder}" in the meantime',
-                "Nothing was written. Apply the batch again, one call at a time.",
-            )
+            raise self._conflict()
         if now.mark and now.mark.includes(batch.mark):
             return Applied()
+        if self._told and self._told != (now.mark,):
+            raise self._conflict()
         failpoint("C19")
         try:
             made, done = self._append(now, batch) if now.mode == "append" else self._fold(now, batch)
         except (Py4JNetworkError, ConnectionError) as error:
             raise Retryable("spark-lost", f'Spark went away while writing table "{self._folder}"') from error
         failpoint("C22")
-        self._add(_next(made, mark=batch.mark))
+        self._manifests.add(_next(made, mark=batch.mark))
+        self._told = (batch.mark,)
         failpoint("C23")
         failpoint("C25")
         return done
@@ -153,7 +156,7 @@ class ParquetTable:
                 old += 1
                 files += self._write([(replace(file, rows=0), late)])
         if old:
-            self._add(_next(now, files=tuple(files)))
+            self._manifests.add(_next(now, files=tuple(files)))
 
     def remove_old(self, kept: datetime.timedelta = _KEPT) -> None:
         """Remove versions that a newer one replaced longer than `kept` ago, and files that no version left has."""
@@ -270,17 +273,6 @@ class ParquetTable:
             self._shapes = Shapes(now.table, now.mode)
         return self._shapes
 
-    def _add(self, manifest: Manifest) -> None:
-        try:
-            self._manifests.add(manifest)
-        except Retryable:
-            self._seen = None
-            raise
-        self._seen = manifest
-
-    def _existing(self) -> Manifest:
-        return self._there(self._seen or self.look())
-
     def _there(self, now: Manifest | None) -> Manifest:
         if now is None:
             raise Halt(
@@ -289,6 +281,13 @@ class ParquetTable:
                 "It was there or was to be created first. If it was removed, start the target again.",
             )
         return now
+
+    def _conflict(self) -> Retryable:
+        return Retryable(
+            "write-conflict",
+            f'another writer committed to table "{self._folder}" in the meantime',
+            "Nothing was written. Apply the batch again, one call at a time.",
+        )
 
     def _refuse_other_mode(self, now: Manifest) -> None:
         if now.mode != self._mode:

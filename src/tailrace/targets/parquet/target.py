@@ -15,6 +15,7 @@ from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.config.model import Model, Secret
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table, file_name
+from tailrace.targets._tables import refuse_reserved
 from tailrace.targets.parquet.store import Store
 from tailrace.targets.parquet.table import ParquetTable
 
@@ -101,6 +102,7 @@ class ParquetTarget:
         mode: str = "scd1",
         tombstone_days: int = 7,
     ) -> None:
+        refuse_reserved(name, tables)
         self.name = name
         self._store = store
         self._spark = spark
@@ -112,8 +114,7 @@ class ParquetTarget:
         self._lock = threading.Lock()
 
     def mark(self, table: str) -> Mark | None:
-        found = self._table(table).look()
-        return found.mark if found else None
+        return self._table(table).mark()
 
     def have(self, table: str) -> Table | None:
         found = self._table(table).look()

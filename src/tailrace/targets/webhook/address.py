@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.core.errors import Misconfigured, Retryable
+from tailrace.core.errors import Misconfigured, Unreachable
 
 _NOT_PUBLIC = tuple(
     map(
@@ -51,7 +51,7 @@ def resolve(host: str, port: int, *, allow_private: bool) -> Sequence[tuple[int,
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise Retryable("webhook-unavailable", f'the name "{host}" of the receiver could not be resolved') from error
+        raise Unreachable("webhook-unavailable", f'the name "{host}" of the receiver could not be resolved') from error
     usable = [(family, where) for family, _, _, _, where in found if allow_private or is_public(str(where[0]))]
     if not usable:
         raise Misconfigured(

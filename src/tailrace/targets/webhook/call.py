@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailrace.core.errors import NotReady, Retryable
+from tailrace.core.errors import NotReady, Unreachable
 from tailrace.targets.webhook.address import resolve
 
 _MAX_ANSWER = 64 << 10
@@ -66,7 +66,7 @@ class Connection:
         self._reader: _Reader | None = None
 
     def call(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send `body` and return the answer; Retryable if there was none."""
+        """Send `body` and return the answer; Unreachable if there was none."""
         deadline = time.monotonic() + self._receiver.timeout_seconds
         fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         request = f"{self._start}{fields}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
@@ -92,7 +92,7 @@ class Connection:
             why = "did not answer in time" if isinstance(error, TimeoutError) else f"failed: {type(error).__name__}"
             # What is no answer may be anything, also what was sent: it goes into no log.
             cause = None if isinstance(error, http.client.HTTPException) else error
-            raise Retryable("webhook-unavailable", f'the receiver "{self._receiver.host}" {why}') from cause
+            raise Unreachable("webhook-unavailable", f'the receiver "{self._receiver.host}" {why}') from cause
 
     def close(self) -> None:
         """Let go of the connection; the next call makes another."""

@@ -5,7 +5,7 @@ tells a message that it has already by its id. See ADR 14.
 
     2xx                                    done
     408, 425, 429, 5xx, no answer          sent again, no sooner than Retry-After says
-    3xx, 410                               Halt
+    3xx, 401, 403, 407, 410                Halt
     any other                              the change is a dead letter
 """
 
@@ -26,17 +26,19 @@ from pyspark.sql import DataFrame
 from tailrace.apply.ranges import Ranges
 from tailrace.apply.target import NOWHERE, Applied, Batch, Mark, Refusal, mark_from_json
 from tailrace.core import offsets
-from tailrace.core.errors import Halt, Misconfigured, Reject, Retryable, TailraceError
+from tailrace.core.errors import Halt, Misconfigured, NotReady, Reject, Retryable, TailraceError, Unreachable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Fit, Table
 from tailrace.targets.webhook.call import Answer, Connection, Receiver
 from tailrace.targets.webhook.delivery import Delivery
 from tailrace.targets.webhook.message import Message, Place, message_id, messages, signature
 
+_AWAY = (429, 502, 503, 504)
+"""Answers that say: not now."""
 _ATTEMPTS = 5
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 30.0
 """Seconds. A receiver that asks for a longer wait is left to the retry of its sink."""
-_LONGEST_ASKED = 3600.0
+_LONGEST_ASKED = 86_400.0
 _SAVE_EVERY = 2.0
 """Seconds between two notes of how far a slice has come."""
 
@@ -281,12 +283,20 @@ def meaning(answer: Answer, host: str) -> TailraceError | None:
     if 200 <= status < 300:
         return None
     if status in (408, 425, 429) or status >= 500 or status < 200:
-        return Retryable("webhook-unavailable", said, after=_seconds(answer.retry_after))
+        kind = Unreachable if status in _AWAY else Retryable
+        return kind("webhook-unavailable", said, after=_seconds(answer.retry_after))
     if status < 400:
         return Halt(
             "webhook-redirect",
             f"{said}: a redirect",
             "Messages follow no redirect. Set url to where the receiver is.",
+        )
+    if status in (401, 403, 407):
+        return NotReady(
+            "webhook-denied",
+            f"{said}: it does not let us in",
+            "See that headers and signing_secrets are those that the receiver, or the proxy before it, asks for. What "
+            "was not sent is sent after the next start.",
         )
     if status == 410:
         return Halt(

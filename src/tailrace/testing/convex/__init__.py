@@ -4,8 +4,9 @@ Use `Deployment` to write, `Emulator` to serve it, `Faults` to make the server m
 """
 
 from tailrace.testing.convex.deployment import Deployment, Transaction
-from tailrace.testing.convex.faults import Fault, Faults
+from tailrace.testing.convex.exports import Limits
+from tailrace.testing.convex.faults import Fault, Faults, fault
 from tailrace.testing.convex.server import Behaviour, Emulator
 from tailrace.testing.convex.workload import Workload
 
-__all__ = ["Behaviour", "Deployment", "Emulator", "Fault", "Faults", "Transaction", "Workload"]
+__all__ = ["Behaviour", "Deployment", "Emulator", "Fault", "Faults", "Limits", "Transaction", "Workload", "fault"]

@@ -46,6 +46,11 @@ class Component:
         found = [path for at, path in self.paths if at <= ts]
         return found[-1] if found else None
 
+    def was_at(self, ts: int) -> str | None:
+        """Return the path that a component which is not mounted at `ts` had before; `None` if it is, or had none."""
+        found = [path for at, path in self.paths if at <= ts]
+        return found[-2] if len(found) > 1 and found[-1] is None else None
+
 
 @dataclass
 class Tablet:
@@ -190,6 +195,10 @@ class Deployment:
     def mount(self, path: str) -> None:
         """Mount a component at `path`, with whatever tables it had there before."""
         with self.lock:
+            for component in self.components:
+                if component.was_at(self.clock) == path:
+                    component.paths.append((self._structural(), path))
+                    return
             self._component(path)
 
     def unmount(self, path: str) -> None:

@@ -72,9 +72,16 @@ def list_snapshot(
     return {"values": values, "snapshot": at, "cursor": after, "hasMore": after is not None}
 
 
+def required(cursor: int | None) -> int:
+    """Return the cursor of deltas, which comes before all other arguments; without it nothing is read."""
+    if cursor is None:
+        raise Refused(400, "DocumentDeltasCursorRequired", "document_deltas requires a cursor")
+    return cursor
+
+
 def document_deltas(
     deployment: Deployment,
-    cursor: int | None,
+    cursor: int,
     selection: Selection,
     form: str,
     limits: Limits,
@@ -82,8 +89,6 @@ def document_deltas(
     components: bool = True,
 ) -> dict[str, object]:
     """Return the revisions after `cursor`, whole transactions, until a limit is reached."""
-    if cursor is None:
-        raise Refused(400, "DocumentDeltasCursorRequired", "document_deltas requires a cursor")
     if cursor < 0:
         raise internal()
     if cursor + 1 < deployment.oldest_cursor():

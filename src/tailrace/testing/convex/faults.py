@@ -8,6 +8,7 @@ Fault("truncated", probability=0.5)        every second call, by chance, for eve
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -28,6 +29,21 @@ class Fault:
     probability: float | None = None
     """Instead of `call`: how likely each call is to fail."""
     retry_after: int | None = None
+
+
+def fault(text: str) -> Fault:
+    """Return what `KIND[@ENDPOINT][:CALL]` says; a ValueError if it says none."""
+    found = _FAULT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not KIND[@ENDPOINT][:CALL]")
+    kind = found["kind"]
+    status = int(kind) if kind.isdecimal() else None
+    if status is not None and not 400 <= status <= 599:
+        raise ValueError(f"{kind} is no status of a failure")
+    return Fault(kind if status is None else status, found["endpoint"] or "", int(found["call"] or 1))
+
+
+_FAULT = re.compile(r"(?P<kind>[A-Za-z]+|[0-9]{3})(?:@(?P<endpoint>[a-z_]+))?(?::(?P<call>[1-9][0-9]{0,8}))?")
 
 
 class Faults:

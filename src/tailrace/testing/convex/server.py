@@ -27,6 +27,11 @@ from tailrace.testing.convex.selection import requested
 _POSTED = ("list_snapshot", "document_deltas")
 _GOT = (*_POSTED, "json_schemas", "get_table_column_names", "test_streaming_export_connection")
 _CONNECTION = "test_streaming_export_connection"
+_CLIENTS = ("python", "python-convex", "npm", "npm-cli", "rust", "actions")
+"""Names that are subject to minimum versions."""
+
+
+_FLAGS = ("deltaSchema", "byComponent")
 
 
 @dataclass
@@ -108,7 +113,7 @@ class Emulator:
         client = headers.get("Convex-Client")
         if client is not None and "-" not in client:
             raise Refused(400, "InvalidClientVersion", f"Failed to parse client version: {client}")
-        if client is not None and client.rpartition("-")[0] in ("python", "python-convex", "npm", "npm-cli", "rust"):
+        if client is not None and client.rpartition("-")[0] in _CLIENTS:
             raise Refused(400, "ClientVersionUnsupported", "The client is too old")
 
     def _key_sees_data(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bool | None:
@@ -146,7 +151,7 @@ class Emulator:
                     components=not old,
                 )
             case "document_deltas":
-                position = _integer(arguments, "cursor")
+                position = exports.required(_integer(arguments, "cursor"))
                 chosen = requested(arguments, strict=strict, old=old)
                 return exports.document_deltas(
                     self.deployment, position, chosen, form, self.behaviour.limits, components=not old
@@ -157,9 +162,9 @@ class Emulator:
             raise Refused(503, "TableSummariesUnavailable", "Table summaries are still being built")
         if endpoint == "get_table_column_names":
             return exports.column_names(self.deployment)
-        flags = {name: str(arguments.get(name, "false")).lower() == "true" for name in ("deltaSchema", "byComponent")}
-        by_component = flags["byComponent"] and not old
-        return exports.json_schemas(self.deployment, form, delta=flags["deltaSchema"], by_component=by_component)
+        by_component = arguments.get("byComponent") is True and not old
+        delta = arguments.get("deltaSchema") is True
+        return exports.json_schemas(self.deployment, form, delta=delta, by_component=by_component)
 
 
 def _bare(key: str) -> str:
@@ -176,6 +181,11 @@ def _from_query(endpoint: str, query: Mapping[str, str]) -> dict[str, object]:
                 arguments[name] = int(query[name])
             except ValueError as error:
                 raise Refused(400, "BadQueryArgs", f"Failed to deserialize query string: {name}") from error
+    for name in _FLAGS if endpoint == "json_schemas" else ():
+        if name in query:
+            if query[name] not in ("true", "false"):
+                raise Refused(400, "BadQueryArgs", f"Failed to deserialize query string: {name}")
+            arguments[name] = query[name] == "true"
     return arguments
 
 

@@ -1,0 +1,127 @@
+"""What is learned of a table from its messages: from which of them, in which order, and what stays open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.core.errors import Halt
+from tailrace.core.table import Evolution
+from tailrace.log._memory_cluster import MemoryCluster
+from tests.topics_in_memory import Pipeline, total
+
+TOPIC, TABLE = "cdc.public.orders", "public.orders"
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    made = MemoryCluster()
+    made.create(TOPIC, 2)
+    return made
+
+
+@pytest.fixture
+def pipeline(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE])
+
+
+def put(cluster: MemoryCluster, partition: int, lsn: int, row: dict[str, Any], key: Any, *fields: Any) -> None:
+    """Send a create, with a schema block of `fields` if there are any."""
+    source = {"connector": "postgresql", "schema": "public", "table": "orders", "lsn": lsn, "ts_ms": 1}
+    body: dict[str, Any] = {"before": None, "after": row, "source": source, "op": "c", "ts_ms": 1}
+    if fields:
+        image = {"type": "struct", "fields": list(fields), "optional": True}
+        block = {"type": "struct", "fields": [{**image, "field": "before"}, {**image, "field": "after"}]}
+        body = {"schema": block, "payload": body}
+    text = json.dumps(body, separators=(",", ":")).encode()
+    cluster.put(TOPIC, partition, None if key is None else json.dumps(key).encode(), text)
+
+
+ID = {"field": "id", "type": "int64"}
+SIZE = {"field": "size", "type": "int64", "optional": True, "default": 7}
+
+
+def test_of_two_new_schemas_the_one_that_the_source_wrote_first_is_the_older(
+    pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    put(cluster, 0, 20, {"id": 2, "size": 1}, {"id": 2}, ID, SIZE)
+    put(cluster, 1, 10, {"id": 1}, {"id": 1}, ID)
+    pipeline.drain()
+    assert pipeline.rows(TABLE) == [{"id": 1, "size": 7}, {"id": 2, "size": 1}]
+
+
+@pytest.mark.parametrize("fields", [(), (ID,)])
+def test_the_key_is_learned_from_a_message_that_has_one(
+    fields: tuple[Any, ...], pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    put(cluster, 0, 10, {"id": 1}, None, *fields)
+    put(cluster, 1, 11, {"id": 2}, {"id": 2}, *fields)
+    pipeline.drain()
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [1, 2]
+
+
+@pytest.mark.parametrize("fields", [(), (ID,)])
+def test_a_schema_that_was_learned_without_a_key_is_learned_again(
+    fields: tuple[Any, ...], pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    put(cluster, 0, 10, {"id": 1}, None, *fields)
+    with pytest.raises(Halt) as found:
+        pipeline.drain()
+    assert found.value.code == "no-key"
+    put(cluster, 1, 11, {"id": 2}, {"id": 2}, *fields)
+    pipeline.drain()
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [1, 2]
+
+
+def send(cluster: MemoryCluster, lsn: int, op: str, **row: Any) -> None:
+    source = {"connector": "postgresql", "schema": "public", "table": "orders", "lsn": lsn, "ts_ms": 1}
+    body = {"before": row if op == "d" else None, "after": None if op == "d" else row, "source": source, "op": op}
+    cluster.put(TOPIC, 0, json.dumps({"id": row["id"]}).encode(), json.dumps(body).encode())
+
+
+def test_of_a_deleted_row_only_the_key_must_be_of_its_type(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    send(cluster, 10, "c", id=1, size=10, tags=[1])
+    send(cluster, 11, "c", id=2, size=10, tags=[1])
+    pipeline.drain()
+    send(cluster, 12, "d", id=1, size="ten", tags=None)
+    send(cluster, 13, "d", id="two", size=10, tags=None)
+    send(cluster, 14, "u", id=2, size=11, tags=["one"])
+    counts = pipeline.drain()
+    assert pipeline.rows(TABLE) == [{"id": 2, "size": 10, "tags": [1]}]
+    assert (total(counts, "applied"), total(counts, "rejected")) == (1, 2)
+    assert [letter["dlq.error_message"] for letter in pipeline.rejects.letters("box")] == [
+        'bad-value: column "id" is not a bigint',
+        'bad-value: column "tags" is not a array<bigint>',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns"), [("scd1", ()), ("scd2", ()), ("append", ()), ("scd1", ("id", "note", "unseen"))]
+)
+def test_a_column_that_was_null_at_first_is_no_evolution(
+    mode: Literal["scd1", "scd2", "append"],
+    columns: tuple[str, ...],
+    cluster: MemoryCluster,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(
+        spark, tmp_path, cluster, [TOPIC], [TABLE], columns=columns, evolution=Evolution.SKIP, mode=mode
+    )
+    send(cluster, 10, "c", id=1, note=None)
+    pipeline.drain()
+    send(cluster, 11, "c", id=2, note="now", unseen=7, new=True)
+    pipeline.drain()
+    target = pipeline.target
+    have = target.have(TABLE)
+    assert have is not None
+    # What was neither there at first nor asked for is evolution, and left out.
+    wanted = {"id": "bigint", "note": "string"} | ({"unseen": "bigint"} if columns else {})
+    assert {column.name: column.type for column in have.columns} == wanted
+    rows = target.rows(TABLE) if mode == "append" else [row.asDict() for row in target.current(TABLE).collect()]
+    told = sorted((row["id"], row.get("note"), row.get("unseen")) for row in rows)
+    assert told == [(1, None, None), (2, "now", 7 if columns else None)]
