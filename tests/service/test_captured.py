@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import random
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from tailrace.runtime.report import JsonLines
 from tailrace.runtime.run import RunReport
 from tests.service.maria import Maria
 from tests.service.reading import Database
+from tests.service.running import Running, running
 from tests.service.topics import patiently, read
 from tests.sessions import SMALL
 
@@ -58,14 +58,14 @@ TRUNCATED = ["TRUNCATE TABLE orders", "INSERT INTO orders VALUES (1, 1, 'anew', 
 
 @dataclass
 class Capture:
-    """A pipeline from one table to Delta, through a connector, and the thread that runs it."""
+    """A pipeline from one table to Delta, through a connector, and its run."""
 
     folder: Path
     source: dict[str, Any]
     platform: dict[str, Any]
     prefix: str = field(default_factory=lambda: f"captured{next(_numbers)}")
     log: io.StringIO = field(default_factory=io.StringIO)
-    reports: list[RunReport] = field(default_factory=list)
+    running: Running | None = None
 
     def open(self) -> Pipeline:
         place = self.folder / self.prefix
@@ -87,11 +87,9 @@ class Capture:
     def topic(self) -> str:
         return f"{self.prefix}.{self.source['tables'][0]}"
 
-    def run(self, pipeline: Pipeline) -> threading.Thread:
-        report = JsonLines(self.log, "shop")
-        thread = threading.Thread(target=lambda: self.reports.append(pipeline.run(once=False, report=report)))
-        thread.start()
-        return thread
+    @property
+    def reports(self) -> list[RunReport]:
+        return self.running.reports if self.running else []
 
     def rows(self, pipeline: Pipeline) -> list[tuple[Any, ...]]:
         try:
@@ -192,28 +190,31 @@ def test_targets_equal_their_sources_through_connectors(
         assert all(f'topic "{capture.topic}.dlq"' in names for capture, names in zip(captures, made, strict=True))
         assert [pipeline.deploy() for pipeline in pipelines] == [[], []]
         pairs = list(zip(captures, pipelines, sources, strict=True))
-        threads = [capture.run(pipeline) for capture, pipeline in zip(captures, pipelines, strict=True)]
+        runs = [
+            opened.enter_context(running(one, JsonLines(of.log, "shop")))
+            for one, of in zip(pipelines, captures, strict=True)
+        ]
+        for capture, run in zip(captures, runs, strict=True):
+            capture.running = run
         equal(pairs, 3)
         avro, others = pairs[formats.index("avro")], pairs[formats.index("json")]
         patiently(lambda: avro[0].topic in avro[0].watched())
-        for run, widen in ((database.run, "ALTER COLUMN size TYPE bigint"), (maria.run, "MODIFY COLUMN size bigint")):
-            run(*CHANGES, f"ALTER TABLE orders {widen}", *WIDER)
+        for write, widen in ((database.run, "ALTER COLUMN size TYPE bigint"), (maria.run, "MODIFY COLUMN size bigint")):
+            write(*CHANGES, f"ALTER TABLE orders {widen}", *WIDER)
         equal(pairs, 17)
-        for run in (database.run, maria.run):
-            run(*TRUNCATED)
+        for write in (database.run, maria.run):
+            write(*TRUNCATED)
         equal(pairs, 19)
         register_without(registry, f"{avro[0].topic}-value", "note")
-        threads[formats.index("avro")].join(60)
+        error = runs[formats.index("avro")].ended().first_error()
         others[1].stop()
-        threads[formats.index("json")].join(60)
-        error = avro[0].reports[0].first_error()
         assert error is not None
         assert (error.code, 'column "note" is gone' in str(error)) == ("schema-incompatible", True)
         assert {event["compatible"] for event in avro[0].events("schema.version_changed") if "subject" in event} == {
             True,
             False,
         }
-        assert others[0].reports[0].first_error() is None
+        assert runs[formats.index("json")].ended().first_error() is None
         (message,) = read({"bootstrap.servers": kafka.bootstrap}, avro[0].topic, 1)
         assert (message.value() or b"")[:1] == b"\0"
         history = f"{captures[1].prefix}-shop-schema-history"

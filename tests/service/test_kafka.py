@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tailrace.log._settings import for_librdkafka, for_spark
 from tailrace.runtime.build import Pipeline, open_pipeline
 from tailrace.runtime.report import JsonLines, Silent
 from tailrace.runtime.run import RunReport
+from tests.service.running import running
 from tests.service.topics import patiently, read
 
 _numbers = itertools.count(1)
@@ -146,11 +146,7 @@ def test_partitions_that_are_added_while_it_runs_are_read(kafka: Kafka, tmp_path
     for key in range(4):
         shop.put(key, "c", 100 + key, "old", partition=key)
     told = io.StringIO()
-    with shop.open() as pipeline:
-        reports: list[RunReport] = []
-        report = JsonLines(told, "shop")
-        thread = threading.Thread(target=lambda: reports.append(pipeline.run(once=False, report=report)))
-        thread.start()
+    with shop.open() as pipeline, running(pipeline, JsonLines(told, "shop")) as run:
         patiently(lambda: "slice applied" in told.getvalue())
         with pytest.raises(NotReady, match=f"process {os.getpid()} runs this pipeline already"):
             shop.run()
@@ -160,8 +156,7 @@ def test_partitions_that_are_added_while_it_runs_are_read(kafka: Kafka, tmp_path
         shop.put(0, "u", 300, "moved", partition=5)
         patiently(lambda: sum(json.loads(line).get("read", 0) for line in told.getvalue().splitlines()) == 7)
         pipeline.stop()
-        thread.join(60)
-    assert reports[0].first_error() is None
+        assert run.ended().first_error() is None
     assert shop.rows() == {0: "moved", 1: "old", 2: "old", 3: "old", 4: "new", 5: "new"}
 
 
@@ -280,12 +275,8 @@ def test_a_broker_that_restarts_in_mid_run_is_waited_for(tmp_path: Path) -> None
             json.dumps({**json.loads(file.read_text()), "retry": {"max_attempts": 1, "max_wait_seconds": 1}})
         )
         shop.put(1, "c", 100, "x")
-        with shop.open() as pipeline:
-            reports: list[RunReport] = []
-            told = io.StringIO()
-            report = JsonLines(told, "shop")
-            thread = threading.Thread(target=lambda: reports.append(pipeline.run(once=False, report=report)))
-            thread.start()
+        told = io.StringIO()
+        with shop.open() as pipeline, running(pipeline, JsonLines(told, "shop")) as run:
             progress = tmp_path / "state" / "shop" / "progress"
             patiently(lambda: progress.is_dir() and any(progress.iterdir()))
             group.kafka.stop()
@@ -301,8 +292,8 @@ def test_a_broker_that_restarts_in_mid_run_is_waited_for(tmp_path: Path) -> None
             group.kafka.stop()
             patiently(lambda: told.getvalue().count("until it is back") > waits)
             pipeline.stop()
-            thread.join(60)
-        assert (reports[0].status, reports[0].first_error()) == ("stopped", None)
+            ended = run.ended()
+            assert (ended.status, ended.first_error()) == ("stopped", None)
 
 
 def test_a_broker_that_wants_to_know_who_reads(secured: Kafka, tokens: TokenEndpoint, tmp_path: Path) -> None:
