@@ -184,6 +184,32 @@ def test_a_writer_that_was_stopped_loses_no_tombstones_and_takes_none_away(
         assert positions(target) == there
 
 
+def test_tombstones_are_looked_at_only_where_the_log_leaves_a_doubt(
+    lake: Opener, spark: SparkSession, tmp_path: Path, armed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    look = Tombstones._any
+    monkeypatch.setattr(Tombstones, "_any", lambda self, which: looks.append(which) or look(self, which))
+    created(lake, spark).apply(batch(spark, [drop(2, 1)], 2))
+    lake().apply(batch(spark, [drop(3, 7)], 3))
+    spark.sql(f"OPTIMIZE delta.`{tmp_path}/_tailrace/items.tombstones`")
+    lake().apply(batch(spark, [drop(4, 8)], 4))
+    assert looks == []
+    armed("C22")
+    with pytest.raises(Retryable):
+        lake().apply(batch(spark, [drop(5, 2)], 5))
+    # Another attempt at the same place, of which the one that broke off knew nothing.
+    lake().apply(batch(spark, [drop(6, 9)], 5))
+    assert looks
+    lake().apply(batch(spark, [drop(7, 10)], 7))
+    assert positions(lake()) == {key: (at(n), False) for n, key in ((2, 1), (3, 7), (4, 8), (6, 9), (7, 10))} | {
+        2: (at(1), True)
+    }
+    looks.clear()
+    lake().apply(batch(spark, [put(8, 1)], 8))
+    assert looks == []
+
+
 def test_commits_of_others_do_not_hide_the_mark(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:
     target = created(lake, spark)
     spark.sql(f"OPTIMIZE delta.`{tmp_path}/items`")

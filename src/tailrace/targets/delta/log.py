@@ -105,8 +105,8 @@ class DeltaLog:
                 return None
             raise
 
-    def append(self, rows: DataFrame, after: Snapshot, txn: tuple[str, int], metadata: str) -> None:
-        """Append `rows` in a transaction that began at `after`: a conflict if its application has committed since.
+    def append(self, rows: DataFrame, after: Snapshot, txn: tuple[str, int] | None, metadata: str) -> None:
+        """Append `rows` in a transaction that began at `after`: a conflict if the application has committed since.
 
         A writer's own `append` begins when it is called. A process that was stopped just before that would append
         behind a commit that it never saw.
@@ -114,13 +114,17 @@ class DeltaLog:
         some, none = self._option.apply, self._none
         self._class("org.apache.spark.sql.SparkSession").setActiveSession(rows.sparkSession._jsparkSession)
         begun = self._java.startTransaction(none, some(after._java))
-        # Reading it is what makes another commit of the same application a conflict. As a writer does, a version that
-        # was committed before is passed over without a word.
-        if begun.txnVersion(txn[0]) >= txn[1]:
-            return
+        marks = []
+        if txn is not None:
+            # Having read it is what makes another commit of the same application a conflict. `txnVersion` would say so
+            # too, and start three jobs to learn what the checksum tells.
+            begun.readTxn().addOne(txn[0])
+            # As with a writer, a version that was committed before is passed over without a word.
+            if dict(after.transactions()).get(txn[0], -1) >= txn[1]:
+                return
+            marks = [self._class(f"{_DELTA}.actions.SetTransaction")(*txn, some(int(time.time() * 1000)))]
         files = list(self._class("scala.jdk.javaapi.CollectionConverters").asJava(begun.writeFiles(rows._jdf)))
-        mark = self._class(f"{_DELTA}.actions.SetTransaction")(*txn, some(int(time.time() * 1000)))
-        actions = self._class("org.apache.spark.api.python.PythonUtils").toSeq([*files, mark])
+        actions = self._class("org.apache.spark.api.python.PythonUtils").toSeq([*files, *marks])
         write = self._class(f"{_DELTA}.DeltaOperations$Write")
         mode = self._class("org.apache.spark.sql.SaveMode").Append
         begun.commit(actions, write(mode, none, none, some(metadata), none, none, none, none, none))

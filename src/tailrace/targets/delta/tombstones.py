@@ -14,11 +14,13 @@ In mode scd2 whole events are remembered so: deletes, and earlier events of a ru
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
 
 from tailrace.apply.ranges import Ranges, inside
 from tailrace.apply.target import Batch
@@ -32,6 +34,12 @@ from tailrace.targets.delta.place import Place
 _LOG, _OFFSET, _DAY, _ATTEMPT = "_cdc_log", "_cdc_offset", "_cdc_day", "_cdc_attempt"
 _APP = "tailrace/tombstones"
 """Under this name appends are numbered, where several writers may meet: of two with one number, Delta takes one."""
+
+_WHOLE = "whole"
+"""Says of an append, in its commit, that everything counted which lay there before it."""
+_APPENDS = ("WRITE", "CREATE TABLE AS SELECT")
+_LOOKED_AT = 5
+"""Behind an append lie few commits that are none; further back it is quicker to look at the tombstones."""
 
 Grave = tuple[str, int, str]
 """A commit that buried something: the change log and offset of its mark, and the name of the attempt."""
@@ -85,6 +93,7 @@ class Tombstones:
         self._place = place
         self._exists = False
         self._tidy = False
+        self._whole = False
         self._pending = False
 
     def ticket(self) -> Ticket:
@@ -104,10 +113,13 @@ class Tombstones:
         behind theirs is refused.
         """
         if self._pending:
-            self._tidy = False
+            self._tidy = self._whole = False
+        buries = bool(deletes or batch.truncate or batch.hidden is not None)
         if ticket is not None:
             self._tidy_up(committed)
-        if not deletes and not batch.truncate and batch.hidden is None:
+        elif buries and not self._whole:
+            self._whole = self._all_count(committed())
+        if not buries:
             return False
         self._pending = True
         self._append(batch, attempt, ticket)
@@ -185,16 +197,7 @@ class Tombstones:
                 *nulls, F.lit(batch.truncate).alias(POSITION), F.lit("t").alias(OP), *stamp
             )
             rows = rows.unionByName(one)
-        # The first one makes the table, in the same commit.
-        mapping = shape.needed((field.name, kind_of(field.dataType)) for field in rows.schema)
-        if self._there():
-            shape.ensure(self._session, self._place, mapping)
-            options = {"mergeSchema": "true"}
-        else:
-            options = {"delta.autoOptimize.autoCompact": "true", **mapping}
-        if ticket is not None:
-            options |= {"txnAppId": _APP, "txnVersion": str(ticket.number + 1), "userMetadata": attempt}
-        self._place.append(rows.coalesce(1), [_DAY], **options)
+        self._write(rows.coalesce(1), ticket, f"{attempt} {_WHOLE}" if self._whole else attempt)
         if ticket is not None and not self._landed(ticket, attempt):
             raise Retryable(
                 "write-conflict",
@@ -202,22 +205,63 @@ class Tombstones:
                 "Nothing was written. Apply the batch again, one call at a time.",
             )
 
+    def _write(self, rows: DataFrame, ticket: Ticket | None, note: str) -> None:
+        numbered = None if ticket is None else (_APP, ticket.number + 1)
+        log = self._place.log(self._session)
+        now = log.snapshot() if log else None
+        if log and now and _kinds(now.schema()) == _kinds(rows.schema):
+            log.append(rows, now, numbered, note)
+            return
+        # The first one makes the table, in the same commit.
+        mapping = shape.needed((field.name, kind_of(field.dataType)) for field in rows.schema)
+        if now:
+            shape.ensure(self._session, self._place, mapping)
+            options = {"mergeSchema": "true"}
+        else:
+            options = {"delta.autoOptimize.autoCompact": "true", **mapping}
+        if numbered is not None:
+            options |= {"txnAppId": numbered[0], "txnVersion": str(numbered[1])}
+        self._place.append(rows, [_DAY], **options, userMetadata=note)
+
     def _landed(self, ticket: Ticket, attempt: str) -> bool:
         log = self._place.log(self._session)
         now = log.snapshot() if log else None
         if log is None or now is None:
             return False
-        return any(commit.metadata == attempt for commit in log.commits(now.version, ticket.version + 1))
+        return any(attempt in commit.metadata.split() for commit in log.commits(now.version, ticket.version + 1))
 
     def _tidy_up(self, committed: Callable[[], Committed]) -> None:
         """Remove what can never count. What lies above the mark may be of a writer that is about to commit it."""
-        if not self._tidy:
-            known = committed()
+        if self._tidy:
+            return
+        known = committed()
+        self._whole = self._all_count(known)
+        if not self._whole:
             self._remove(f"NOT ({known.counts()}) AND ({known.reached()})")
-            self._tidy = True
+        self._tidy = True
+
+    def _all_count(self, committed: Committed) -> bool:
+        return self._told_whole(committed) or not self._any(f"NOT ({committed.counts()})")
+
+    def _told_whole(self, committed: Committed) -> bool:
+        """Say whether the log alone shows that all that lies here counts, which spares a look at it.
+
+        It does if the newest append is the newest that was committed, and began where everything counted. What came
+        behind an append and is none, such as a compaction, only leaves rows as they were or removes them.
+        """
+        log = self._place.log(self._session)
+        now = log.snapshot() if log else None
+        if log is None or now is None:
+            return True
+        commits = itertools.islice(log.commits(now.version), _LOOKED_AT)
+        newest = next((commit.metadata for commit in commits if commit.operation.startswith(_APPENDS)), "")
+        return committed.grave is not None and newest == f"{committed.grave[2]} {_WHOLE}"
+
+    def _any(self, which: str) -> bool:
+        return bool(self._read().where(which).limit(1).count())
 
     def _remove(self, dead: str) -> None:
-        if self._there() and self._read().where(dead).limit(1).count():
+        if self._there() and self._any(dead):
             self._session.sql(f"DELETE FROM {self._place.sql} WHERE {dead}")
 
     def _there(self) -> bool:
@@ -228,3 +272,7 @@ class Tombstones:
 
     def _read(self) -> DataFrame:
         return self._place.read(self._session)
+
+
+def _kinds(schema: StructType) -> list[tuple[str, DataType]]:
+    return [(field.name, field.dataType) for field in schema]
