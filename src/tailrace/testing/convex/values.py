@@ -67,18 +67,22 @@ def schema(values: list[Value], encoding: str) -> dict[str, object]:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def object_schema(documents: Sequence[Mapping[str, Value]], encoding: str) -> dict[str, object]:
+def _object_schema(documents: Sequence[Mapping[str, Value]], encoding: str) -> dict[str, object]:
     """Return the schema of objects seen so far: a field that some of them lack is not required."""
     held: dict[str, list[Value]] = {}
     for document in documents:
         for name, value in document.items():
             held.setdefault(name, []).append(value)
-    names = sorted(held)
+    return fields_schema(held, [name for name in sorted(held) if len(held[name]) == len(documents)], encoding)
+
+
+def fields_schema(held: Mapping[str, list[Value]], required: list[str], encoding: str) -> dict[str, object]:
+    """Return the schema of objects whose fields have been seen to hold these values."""
     return {
         "type": "object",
-        "properties": {name: schema(held[name], encoding) for name in names},
+        "properties": {name: schema(held[name], encoding) for name in sorted(held)},
         "additionalProperties": False,
-        "required": [name for name in names if len(held[name]) == len(documents)],
+        "required": required,
     }
 
 
@@ -117,4 +121,4 @@ def _fragment(kind: str, values: list[Value], encoding: str) -> dict[str, object
             items = [item for value in values if isinstance(value, list) for item in value]
             return {"type": "array", "items": schema(items, encoding) if items else {}}
         case _:
-            return object_schema([value for value in values if isinstance(value, dict)], encoding)
+            return _object_schema([value for value in values if isinstance(value, dict)], encoding)
