@@ -67,7 +67,7 @@ def schema(values: list[Value], encoding: str) -> dict[str, object]:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def _object_schema(documents: Sequence[Mapping[str, Value]], encoding: str) -> dict[str, object]:
+def object_schema(documents: Sequence[Mapping[str, Value]], encoding: str) -> dict[str, object]:
     """Return the schema of objects seen so far: a field that some of them lack is not required."""
     held: dict[str, list[Value]] = {}
     for document in documents:
@@ -121,4 +121,4 @@ def _fragment(kind: str, values: list[Value], encoding: str) -> dict[str, object
             items = [item for value in values if isinstance(value, list) for item in value]
             return {"type": "array", "items": schema(items, encoding) if items else {}}
         case _:
-            return _object_schema([value for value in values if isinstance(value, dict)], encoding)
+            return object_schema([value for value in values if isinstance(value, dict)], encoding)
