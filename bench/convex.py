@@ -6,8 +6,9 @@ An emulator is the deployment, in a process of its own. Reading is measured next
 the same answers over one connection and parses their JSON, without which it would not know what to ask for next. On a
 machine that others use too, the CPU of both processes says more than the clock on the wall, so both are told.
 
-Then `FEW` changes are taken in behind a history of 1, 10 and 50 times `--unit` changes, three times each; documents
-come and go, so their tables grow too. Each part ends by comparing the staged files with the deployment's own dump.
+Then `FEW` changes are taken in behind a history of 1, 10 and 50 times `--unit` changes, three times each, with the CPU
+of this process and its Java; documents come and go, so their tables grow too. Each part ends by comparing the staged
+files with the deployment's own dump.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -29,6 +31,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailrace.config.load import pipeline_from
@@ -293,6 +296,16 @@ def reading(spark: SparkSession, folder: Path, documents: int, changes: int, rou
         }
 
 
+def _worked() -> float:
+    """Return the seconds of CPU that this process and its Java have taken; of Java where the system tells."""
+    gateway = SparkContext._gateway
+    stat = Path(f"/proc/{gateway.proc.pid}/stat") if gateway is not None else Path()
+    if not stat.is_file():
+        return time.process_time()
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return time.process_time() + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def growing(spark: SparkSession, folder: Path, unit: int, times: Sequence[int]) -> list[dict[str, Any]]:
     """Take in `FEW` changes behind ever longer histories; return the figures of each."""
     figures: list[dict[str, Any]] = []
@@ -302,14 +315,15 @@ def growing(spark: SparkSession, folder: Path, unit: int, times: Sequence[int]) 
         kept.run()
         for many in times:
             server.tell("write", many * unit - written)
-            written, seconds, documents = many * unit, [], 0
+            written, seconds, spent, documents = many * unit, list[float](), list[float](), 0
             kept.run()
             for _ in range(TIMES + 1):
-                documents = server.tell("write", FEW)
+                documents, worked = server.tell("write", FEW), _worked()
                 clock = kept.run()
                 seconds.append(round(clock.applied - clock.began, 2))
+                spent.append(round(_worked() - worked, 2))
                 written += FEW
-            median = statistics.median(seconds[1:])
+            median, cpu = statistics.median(seconds[1:]), statistics.median(spent[1:])
             figures.append(
                 {
                     "history": many * unit,
@@ -318,6 +332,9 @@ def growing(spark: SparkSession, folder: Path, unit: int, times: Sequence[int]) 
                     "seconds": seconds,
                     "median_seconds": median,
                     "ratio": round(median / (figures[0]["median_seconds"] if figures else median), 2),
+                    "cpu_seconds": spent,
+                    "median_cpu_seconds": cpu,
+                    "ratio_by_cpu": round(cpu / (figures[0]["median_cpu_seconds"] if figures else cpu), 2),
                 }
             )
             print(json.dumps(figures[-1]), file=sys.stderr, flush=True)

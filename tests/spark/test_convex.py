@@ -60,8 +60,9 @@ def opened(spark: SparkSession, log: LandedLog, table: Table, max_bytes: int = T
 
 
 def expected(column: Column, document: dict[str, Any]) -> object:
-    value = document.get(column.name)
-    return convex.shown(value) if column.encoding == Kind.TEXT else value
+    field, kind = convex.made_of(column)
+    value = document.get(field)
+    return convex.shown(value) if kind == Kind.TEXT else value
 
 
 def same(one: object, other: object, kind: str = "") -> bool:
@@ -91,16 +92,19 @@ def test_every_value_opens_exactly(spark: SparkSession, tmp_path: Path) -> None:
         "a.b c": lambda: [some_value(chance)],
         "back`tick": lambda: {"k": some_value(chance)},
         "mixed": lambda: some_value(chance),
+        "N": chance.random,
+        "Mixed": lambda: some_value(chance),
+        "MIXED": lambda: chance.random() < 0.5,
     }
     documents = []
     for _ in range(600):
         document = {name: make() for name, make in exact.items() if chance.random() < 0.8}
         documents.append({name: None if chance.random() < 0.05 else value for name, value in document.items()})
     log, table = logged(tmp_path, documents)
-    kinds = {column.name: column.encoding for column in table.columns}
-    assert kinds == {
+    table = envelope.together([table], None)
+    assert convex.fields_in(table) == {
         "_id": "string", "n": "int64", "f": "float64", "s": "string", "b": "bytes", "t": "boolean",
-        "a.b c": "text", "back`tick": "text", "mixed": "text",
+        "a.b c": "text", "back`tick": "text", "mixed": "text", "N": "float64", "Mixed": "text", "MIXED": "boolean",
     }  # fmt: skip
     rows = opened(spark, log, table)
     assert len(rows) == 600
@@ -109,7 +113,7 @@ def test_every_value_opens_exactly(spark: SparkSession, tmp_path: Path) -> None:
         for column in table.columns:
             if column.name != "_id":
                 want = expected(column, document)
-                assert same(row[column.name], want, column.encoding), (
+                assert same(row[column.name], want, convex.made_of(column)[1]), (
                     f"seed {seed} {column.name}: {row[column.name]!r} {want!r}"
                 )
 
@@ -196,6 +200,27 @@ def test_columns_that_keep_their_types_stand_side_by_side() -> None:
     # Once there are two columns, there are two, also for documents that the first would do for.
     later = Table("t", (*have.columns, Column("_text_a", "string")), ())
     assert {"a", "_text_a"} <= set(envelope.side_by_side([old], later).names())
+
+
+def test_fields_that_differ_in_case_have_columns_of_their_own_also_beside_those_that_are_there() -> None:
+    small, large = convex.table("t", {"name": Kind.INT64}), convex.table("t", {"Name": Kind.INT64})
+    (other,) = (column.name for column in envelope.together([small, large], None).columns[1:] if column.name != "name")
+    have = Table("t", (Column("_id", "string"), Column("Name", "bigint")), ("_id",))
+    found = envelope.side_by_side([small, large, convex.table("t", {"name": Kind.BYTES, "Name": Kind.BYTES})], have)
+    encodings = {column.name: column.encoding for column in found.columns}
+    (beside,) = (name for name in encodings if name.startswith("_name_"))
+    assert other.startswith("_Name_")
+    assert encodings == {
+        "_id": "string",
+        "Name": "only:int64",
+        "_text_Name": "text-of:Name",
+        beside: "text of name",
+    }
+    later = Table("t", (*have.columns, Column(beside, "bigint")), ("_id",))
+    encodings = {
+        c.name: c.encoding for c in envelope.side_by_side([convex.table("t", {"name": Kind.BYTES})], later).columns
+    }
+    assert (encodings[beside], encodings[f"_text_{beside}"]) == ("only:int64 of name", "text-of:name")
 
 
 # -- a pipeline

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ from tailrace.runtime.build import Resync
 from tailrace.runtime.report import Silent
 from tailrace.testing.convex import Deployment, Emulator, Fault, Faults, Workload
 from tailrace.testing.convex.exports import Limits
-from tests.convex import staged
+from tests.convex import staged, there
 from tests.receiver import Receiver, receiving
 from tests.spark.convex_runs import Runs, compare, write
 
@@ -239,3 +240,66 @@ def test_half_a_snapshot_is_not_published(spark: SparkSession, server: Emulator,
     server.deployment.delete("users", rows[0])
     runs.run(max_slices=1)
     assert publish() == "published"
+
+
+# -- names
+
+
+def test_fields_that_differ_in_case_lose_nothing(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
+    files = "  - {sink_id: files, sink_type: staging, staging: {path: 'FOLDER/staging'}}\n"
+    runs = Runs(spark, server, tmp_path, files + BASE)
+    server.deployment.insert("users", {"Name": "ann", "n": 0})
+    runs.run()
+    server.deployment.insert("users", {"name": 1, "Name": "bo", "n": 1})
+    server.deployment.insert("users", {"NAME": [1.5], "n": 2})
+    runs.run()
+    with sqlite3.connect(tmp_path / "base.db") as base:
+        base.row_factory = sqlite3.Row
+        rows = [dict(row) for row in base.execute("SELECT * FROM users ORDER BY n")]
+    second, third = (next(key for key in rows[0] if key.startswith(f"_{name}_")) for name in ("name", "NAME"))
+    assert [(row["Name"], row[second], row[third]) for row in rows] == [
+        ("ann", None, None),
+        ("bo", 1, None),
+        (None, None, "[1.5]"),
+    ]
+    (path,) = (tmp_path / "staging").rglob("*.parquet")
+    kept = pq.read_table(path).to_pylist()
+    assert staged([path]) == there(server.deployment)
+    assert [row["name"] for row in sorted(kept, key=lambda row: row["n"])] == [None, 1, None]
+    path.unlink()
+    runs.run()
+    assert pq.read_table(path).to_pylist() == kept
+
+
+def test_tables_that_differ_in_case_are_told_apart_in_every_target_also_one_that_comes_later(
+    spark: SparkSession, server: Emulator, tmp_path: Path
+) -> None:
+    published = "  - {sink_id: files, sink_type: staging, staging: {path: 'FOLDER/staging', publish_to: 'FOLDER/out'}}"
+    lake = "  - {sink_id: lake, sink_type: delta, schema_evolution: alter, delta: {path: 'FOLDER/lake'}}"
+    landing = "  - {sink_id: landing, sink_type: bronze, bronze: {path: 'FOLDER/bronze'}}"
+    runs = Runs(spark, server, tmp_path, "\n".join((published, lake, BASE, landing)))
+    known = list[str]()
+    for name in ("users", "Users", "USERS"):
+        # The second comes with the first, the last one alone.
+        server.deployment.insert(name, {"name": name})
+        known.append(name)
+        if len(known) > 1:
+            runs.run()
+            with runs.open() as pipeline:
+                assert pipeline.publish(None, Silent())[0]["status"] == "published"
+                names = pipeline.landing().names
+            for root in (tmp_path / "staging", tmp_path / "out" / "staging" / "current"):
+                assert {path.stem for path in root.rglob("*.parquet")} == set(known)
+            assert staged((tmp_path / "staging").rglob("*.parquet")) == there(server.deployment)
+            assert {name: [row["name"] for row in runs.lake(name)] for name in known} == {one: [one] for one in known}
+            assert len({one.lower() for one in names.values()}) == len(known)
+            for table, own in names.items():
+                rows = spark.read.format("delta").load(f"{tmp_path}/bronze/{own}").collect()
+                assert [(row["_cdc_source_table"], row["name"]) for row in rows] == [(table, table)]
+            with sqlite3.connect(tmp_path / "base.db") as base:
+                found = base.execute(
+                    "SELECT name FROM sqlite_master WHERE name LIKE 'users%' AND name NOT LIKE '%tomb%'"
+                )
+                kept = {own: base.execute(f'SELECT name FROM "{own}"').fetchall() for (own,) in found.fetchall()}
+            assert sorted(kept.values()) == sorted([(name,)] for name in known)
+            assert kept["Users"] == [("Users",)]

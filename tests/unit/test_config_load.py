@@ -327,6 +327,17 @@ def test_a_literal_secret_gets_a_warning_and_is_not_shown(tmp_path: Path) -> Non
         loaded.refuse_warnings()
 
 
+@pytest.mark.parametrize(("key", "good"), [("[_id]", True), ("[email]", False), ("[_id, email]", False)])
+def test_documents_of_convex_have_no_other_key_than_their_id(tmp_path: Path, key: str, good: bool) -> None:
+    source = "{source_type: convex, deployment_url: 'https://host', deploy_key: '${K}'}"
+    sink = f"{{sink_id: a, sink_type: sqlite, sqlite: {{path: x}}, tables: {{users: {{primary_key: {key}}}}}}}"
+    text = f"pipeline_id: p\nsource: {source}\nsinks:\n  - {sink}\n"
+    if good:
+        assert pipeline(tmp_path, text, K="k").config.sinks
+    else:
+        assert "error[wrong-value]: pipeline.yaml:4:" in rendered(tmp_path, text, K="k")
+
+
 def test_the_login_in_an_address_is_not_shown(tmp_path: Path) -> None:
     text = "pipeline_id: p\nsource: {source_type: convex, deployment_url: 'https://me:canary@host/x', deploy_key: '${K}'}\n"
     assert "https://***@host/x" in (told := rendered(tmp_path, text + "sinks: []\n", K="k"))

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tailrace.testing.convex import Deployment, Emulator, Fault, Workload, fault
-from tailrace.testing.convex.exports import Limits
+from tailrace.testing.convex.exports import Limits, column_names, json_schemas
 
 Answer = tuple[int, Any]
 
@@ -399,6 +399,23 @@ def test_columns_are_those_of_the_data_and_an_empty_table_has_two(server: Emulat
         {"name": "users", "columns": ["_creationTime", "_id", "name", "ssn"]},
     ]
     assert list(found) == ["", "inner"]
+
+
+def test_schemas_are_those_of_the_documents_that_are_left() -> None:
+    seed = random.randrange(1 << 32)
+    for few in (3, 300):
+        deployment, again = Deployment(seed), Deployment(seed + 1)
+        workload = Workload(deployment, seed)
+        workload.fill(2 * few)
+        workload.write(few)
+        for (component, table), documents in deployment.dump().items():
+            again.create_table(table, component)
+            for document in documents.values():
+                again.insert(table, document, component)
+        for form in ("json", "convex_encoded_json", "export_json"):
+            told = (json_schemas(one, form, delta=False, by_component=True) for one in (deployment, again))
+            assert len({json.dumps(one, sort_keys=True) for one in told}) == 1, f"seed {seed}"
+        assert column_names(deployment) == column_names(again), f"seed {seed}"
 
 
 def test_schemas_describe_the_data_seen_so_far(server: Emulator) -> None:

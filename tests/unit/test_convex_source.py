@@ -652,6 +652,22 @@ def test_an_unmounted_component_is_reported(server: Emulator) -> None:
     assert '"inner.users" is gone' in str(found.value)
 
 
+@pytest.mark.parametrize("many", [2, 30])
+def test_a_component_that_moved_is_read_anew_under_both_paths(server: Emulator, many: int) -> None:
+    """Its old rows come with no change under the new path, so to read only the old path anew would lose them."""
+    server.behaviour.limits = Limits(snapshot_rows=10)
+    for n in range(many):
+        server.deployment.insert("users", {"n": n}, "inner")
+    server.deployment.insert("users", {})
+    since = read(server)[-1].checkpoint
+    server.deployment.move_component("inner", "outer")
+    server.deployment.insert("users", {"n": -1}, "outer")
+    with pytest.raises(ResyncRequired) as found:
+        read(server, since)
+    assert '"inner.users" is gone, table "outer.users" may be one of them' in str(found.value)
+    assert "--resync-table inner.users --resync-table outer.users," in found.value.hint
+
+
 def table_id(deployment: Deployment, name: str) -> bytes:
     found = deployment.table(name)
     assert found is not None

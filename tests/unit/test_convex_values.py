@@ -300,6 +300,19 @@ def test_a_table_has_its_key_first_and_no_column_for_what_was_always_null() -> N
     assert convex.table("a.t", convex.fields_in(shape)) == shape
 
 
+def test_of_fields_that_differ_in_case_one_keeps_its_name_whatever_the_order() -> None:
+    fields = {"name": Kind.INT64, "Name": Kind.STRING, "NAME": Kind.BYTES, "a of b": Kind.TEXT, "A of b": Kind.TEXT}
+    shape = convex.table("t", fields, ())
+    assert len({name.lower() for name in shape.names()}) == 6
+    assert {"name", "a of b"} < set(shape.names())
+    assert convex.fields_in(shape) == {"_id": Kind.STRING, **fields}
+    assert convex.table("t", dict(reversed(fields.items())), ()) == shape
+    kept = convex.table("t", fields, taken=["Name", "other"])
+    assert "Name" in kept.names()
+    assert "name" not in kept.names()
+    assert convex.fields_in(kept) == {"_id": Kind.STRING, **fields}
+
+
 def test_names_of_tables_tell_components_apart() -> None:
     names = [convex.table_name(*pair) for pair in (("", "a_b"), ("a", "b"), ("a/b", "c"), ("a", "b_c"), ("a_b", "c"))]
     assert names == ["a_b", "a.b", "a/b.c", "a.b_c", "a_b.c"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,22 @@ def test_what_cannot_be_written_is_refused(bundles: Bundles, capsys: pytest.Capt
         assert bundles.write(out, options) == 2
         assert f"error[{code}]" in capsys.readouterr().err
     assert bundles.files("full") == {"notes.txt": "mine"}
+
+
+def test_names_that_differ_in_case_stay_apart_in_a_catalog_that_does_not_tell_them(
+    bundles: Bundles, server: Emulator
+) -> None:
+    server.deployment.insert("Users", {"name": "bo", "Name": 1})
+    assert bundles.write("out", sinks=PUBLISHED) == 0
+    files = bundles.files("out")
+    silver = [path for path in files if path.startswith("src/silver/")]
+    assert len({path.lower() for path in silver}) == len(silver) == 4
+    for path in ("src/ddl/bronze.sql", "src/ddl/s3_views.sql"):
+        found = re.findall(r"CREATE (?:TABLE IF NOT EXISTS|OR REPLACE VIEW) `([^`]*)`", files[path])
+        assert len({name.lower() for name in found}) == len(found) == 4
+    assert {"/_root/users.parquet", "/_root/Users.parquet"} <= set(
+        re.findall(r"current(/_root/\w+.parquet)", files["src/ddl/s3_views.sql"])
+    )
+    for table in files["src/ddl/bronze.sql"].split("CREATE TABLE")[1:]:
+        columns = [name.lower() for name in re.findall(r"\n  `([^`]*)` ", table)]
+        assert len(set(columns)) == len(columns)

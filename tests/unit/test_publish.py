@@ -12,9 +12,10 @@ import pytest
 
 from tailrace.apply.target import Mark
 from tailrace.core.errors import Halt, Misconfigured, Retryable
+from tailrace.core.table import told_apart
 from tailrace.runtime.publish import COPIED, LATEST, MANIFESTS, VERSIONS, Published, Staged, publish
 from tailrace.targets._objects import Folder, Objects, open_objects
-from tailrace.targets.staging import key_of
+from tailrace.targets.staging import StagingTarget, key_of
 
 TABLES = ("users", "notes", "in/ner.lines", "still")
 
@@ -205,7 +206,10 @@ def test_what_is_not_ours_is_refused(tmp_path: Path) -> None:
         open_objects(None)
 
 
-def test_no_two_tables_have_one_file() -> None:
-    names = ["users", "Users", "_root.users", "a.users", "a/users.x", "a/b.users", "a.b"]
+def test_no_two_tables_have_one_file(tmp_path: Path) -> None:
+    names = ["users", "Users", "_root.users", "_Root.users", "a.users", "A.users", "a/users.x", "a/b.users", "a.b"]
     assert len({key_of(name) for name in names}) == len(names)
+    # Where the file system does not tell case apart.
+    target = StagingTarget("files", tmp_path, told_apart(names))
+    assert len({target.key(name).lower() for name in names}) == len(names)
     assert (key_of("users"), key_of("a/b.users")) == ("_root/users.parquet", "a/b/users.parquet")

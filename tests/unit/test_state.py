@@ -190,10 +190,10 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path: Path) -> None:
         pass
 
 
-def test_a_life_may_take_more_tables_in(tmp_path: Path) -> None:
+def test_a_life_may_take_more_tables_in_behind_those_it_has(tmp_path: Path) -> None:
     life = Checkpoints(tmp_path).begin(("b",))
     grown = Checkpoints(tmp_path).extend(("a", "b"))
-    assert (grown.epoch, grown.log, grown.tables) == (life.epoch, life.log, ("a", "b"))
+    assert (grown.epoch, grown.log, grown.tables) == (life.epoch, life.log, ("b", "a"))
     assert Checkpoints(tmp_path).life() == grown
     assert Checkpoints(tmp_path).extend(("a",)) == grown
 

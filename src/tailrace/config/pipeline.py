@@ -17,8 +17,9 @@ from pydantic import BaseModel, Field
 from tailrace.config.model import Loc, Model, NotYet
 from tailrace.config.plugin import names_of
 from tailrace.config.problem import Problem, quoted
+from tailrace.core import convex
 from tailrace.core.errors import Misconfigured
-from tailrace.core.table import RESERVED, Evolution
+from tailrace.core.table import RESERVED, Evolution, in_order
 
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
 """Names folders and slots, so it is safe in both and short enough to be extended."""
@@ -125,7 +126,8 @@ class TableConfig(Model):
     """How one target keeps one table."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The table's name in the target; its own name if unset, with its schema where two would collide."""
+    """The table's name in the target; its own name if unset, with its schema where two would collide, and with digits
+    where two differ only in case and the target does not tell them apart."""
     primary_key: tuple[str, ...] | None = None
     """The columns that identify a row; the source's key if unset."""
     columns: tuple[str, ...] | None = None
@@ -198,7 +200,8 @@ class PipelineConfig(Model):
 
     def names(self, sink: SinkConfig) -> dict[str, str]:
         """Return the name that each source table has in `sink`."""
-        return sink.names(self.tables)
+        names = sink.names(in_order((), self.tables))
+        return {table: names[table] for table in self.tables}
 
 
 _QUALIFIED = re.compile(r"[^.\s][^.]*(\.[^.\s][^.]*)+")
@@ -319,6 +322,10 @@ def _sink_problems(pipeline: PipelineConfig, sink: SinkConfig, loc: Loc) -> Iter
                 at_key=True,
             )
         yield from _column_problems(table, settings, here)
+        if pipeline.source.source_type == "convex" and settings.primary_key not in (None, (convex.ID,)):
+            text = f"documents of table {quoted(table)} are told apart by {quoted(convex.ID)} and by nothing else"
+            hint = "A delete carries no other field, so by another key none could be applied. Remove the setting."
+            yield Problem("wrong-value", (*here, "primary_key"), text, hint)
     yield from _delete_problems(sink, loc)
     if sink.enabled:
         yield from _name_problems(pipeline, sink, loc)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from tailrace.config.model import Model
 from tailrace.config.problem import nearest, quoted
 from tailrace.core.errors import Misconfigured, NotReady
-from tailrace.core.table import target_names
+from tailrace.core.table import target_names, told_apart
 
 
 class Kind(StrEnum):
@@ -49,17 +49,23 @@ def promise_of(name: str) -> str:
 
 
 def names_of(name: str, options: BaseModel, tables: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the name that each of `tables` has in the target called `name`, with these options.
+    """Return the name that each of `tables`, in the order in which they came, has in the target called `name`.
 
-    A target may have names of its own for tables; those that are `chosen` for single ones come before them. Options
-    that could not be read say nothing.
+    A target may have names of its own for tables; those that are `chosen` for single ones come before them. One that
+    does not say that it tells case apart is given no two names that differ in that alone. Options that could not be
+    read say nothing.
     """
     if type(options) is Model:
         return target_names(tables, chosen)
+    folds = _said(name, "folds_case")
+    folding = folds is None or folds(options)
+    told = told_apart(tables) if folding else {table: table for table in tables}
     if _said(name, "OWN_NAMES"):
-        return {table: table for table in tables}
+        return told
     own = _said(name, "table_names")
-    return target_names(tables, {**(own(options, tables) if own else {}), **chosen})
+    named = own(options, tuple(told.values())) if own else {}
+    usual = {table: named[apart] for table, apart in told.items() if apart in named}
+    return target_names(tables, {**usual, **chosen}, folds=folding)
 
 
 def _said(name: str, what: str) -> Any:

@@ -16,6 +16,7 @@ from tailrace.control import state
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.checkpoint import Checkpoint
 from tailrace.core.errors import Halt
+from tailrace.core.table import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Life:
     epoch: int
     log: str
     tables: tuple[str, ...] = ()
+    """In the order in which they came, those that came together in that of `in_order`."""
 
 
 class Checkpoints:
@@ -56,7 +58,7 @@ class Checkpoints:
     def extend(self, tables: tuple[str, ...]) -> Life:
         """Return the present life with `tables` added to those it has."""
         life = self.begin(tables)
-        every = tuple(sorted({*life.tables, *tables}))
+        every = in_order(life.tables, tables)
         if every != life.tables:
             life = replace(life, tables=every)
             state.save(self._life, {"epoch": life.epoch, "log": life.log, "tables": list(every)})

@@ -15,10 +15,11 @@ from tailrace.core.table import file_name
 
 
 class Deliveries:
-    """The notes of one target, in a folder of their own."""
+    """The notes of one target, in a folder of their own; `names` are those of the files, told apart in any folder."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, names: Mapping[str, str] | None = None) -> None:
         self._folder = folder / file_name(target)
+        self._names = dict(names or {})
 
     def load(self, table: str) -> Mapping[str, Any] | None:
         """Return what was noted of `table`; `None` if nothing was."""
@@ -29,4 +30,4 @@ class Deliveries:
         state.save(self._path(table), dict(content), torn="C24")
 
     def _path(self, table: str) -> Path:
-        return self._folder / f"{file_name(table)}.json"
+        return self._folder / f"{file_name(self._names.get(table, table))}.json"

@@ -21,7 +21,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -284,23 +284,52 @@ def kind_stored(type_: str) -> Kind:
     return next(kind for kind, known in _TYPES.items() if known == type_)
 
 
-def table(name: str, fields: Mapping[str, Kind]) -> Table:
+_OF = " of "
+"""Stands in the encoding of a column between its kind and its field, where that has another name."""
+
+
+def table(name: str, fields: Mapping[str, Kind], taken: Collection[str] | None = None) -> Table:
     """Return the shape of a table with these fields: `_id` first, `_creationTime` last, the others by name.
 
-    A field that has only ever been null has no type yet, and no column.
+    A field that has only ever been null has no type yet, and no column. A shape for a target, which has taken the names
+    `taken`, has no two columns that differ only in case; one that tells what was seen may have.
     """
     typed = {field: kind for field, kind in fields.items() if kind is not Kind.NULL and field not in (ID, CREATED)}
     columns = [Column(ID, "string", nullable=False, encoding=Kind.STRING.value)]
-    columns += [Column(field, _TYPES[kind], encoding=kind.value) for field, kind in sorted(typed.items())]
+    named = {field: field for field in typed} if taken is None else column_names(typed, taken)
+    columns += [
+        Column(named[field], _TYPES[kind], encoding=kind.value if named[field] == field else f"{kind}{_OF}{field}")
+        for field, kind in sorted(typed.items())
+    ]
     if CREATED in fields:
         columns.append(Column(CREATED, "timestamp", encoding="time"))
     return Table(name, tuple(columns), (ID,))
 
 
+def column_names(fields: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Return the column of each field: of fields that differ only in case one has its own name, as tables need it.
+
+    That is the one whose name is `taken`, a column of the target, or else the first, small letters first. The others
+    are called `_<field>_<digits>`, which no field is: those of a document do not begin so.
+    """
+    owners = {name.lower(): name for name in taken}
+    names = {}
+    for field in sorted(fields, key=str.swapcase):
+        own = owners.setdefault(field.lower(), field) == field
+        names[field] = field if own else f"_{field}_{hashlib.sha256(field.encode()).hexdigest()[:8]}"
+    return names
+
+
+def made_of(column: Column) -> tuple[str, str]:
+    """Return the field that a column was made for, and the kind that its encoding speaks of."""
+    word, of, field = column.encoding.partition(_OF)
+    return (field if of else column.name), word
+
+
 def fields_in(shape: Table) -> Fields:
     """Return the fields that `table` made this shape of."""
-    known = {column.name: column.encoding for column in shape.columns}
-    return {name: Kind.FLOAT64 if word == "time" else Kind(word) for name, word in known.items()}
+    known = (made_of(column) for column in shape.columns)
+    return {field: Kind.FLOAT64 if word == "time" else Kind(word) for field, word in known}
 
 
 def table_name(component: str, table: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -272,16 +273,47 @@ def table_called(topic: str) -> str | None:
     return ".".join(topic.split(".")[-2:]) if topic.count(".") > 1 else None
 
 
-def target_names(tables: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the target's name for each source table: its own, with its schema where two would collide."""
-    bare = [table.rsplit(".", 1)[-1].lower() for table in tables]
+def in_order(known: Iterable[str], tables: Iterable[str]) -> tuple[str, ...]:
+    """Return the tables that are `known`, and behind them those of `tables` that are new, small letters first."""
+    return tuple(dict.fromkeys((*known, *sorted(tables, key=str.swapcase))))
+
+
+def told_apart(tables: Sequence[str]) -> dict[str, str]:
+    """Return a name for each table that no other has where case is not told apart: its own, unless one before has that.
+
+    The others get digits, which are made of their own names: whichever tables come later, no name changes.
+    """
+    taken: set[str] = set()
     names = {}
-    for table, short in zip(tables, bare, strict=True):
-        own = table.rsplit(".", 1)[-1] if bare.count(short) == 1 else table.replace(".", "_")
+    for table in tables:
+        names[table] = f"{table}_{_digits(table)}" if table.lower() in taken else table
+        taken.add(table.lower())
+    return names
+
+
+def _digits(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _bare(table: str) -> str:
+    return table.rsplit(".", 1)[-1]
+
+
+def target_names(tables: Sequence[str], chosen: Mapping[str, str], *, folds: bool = True) -> dict[str, str]:
+    """Return the target's name for each source table: its own, with its schema where two would collide.
+
+    A target that `folds` takes names that differ only in case for one.
+    """
+    often = Counter(_bare(table) for table in {table.lower() for table in tables})
+    names = {}
+    for table, told in told_apart(tables).items():
+        whole = told if folds else table
+        own = _bare(whole) if often[_bare(table.lower())] == 1 else whole.replace(".", "_")
         names[table] = chosen.get(table, own)
-    folded: dict[str, str] = {}
+    written: dict[str, str] = {}
     for table, name in names.items():
-        other = folded.setdefault(file_name(name).lower(), table)
+        place = file_name(name)
+        other = written.setdefault(place.lower() if folds else place, table)
         if other != table:
             raise Misconfigured(
                 "name-collision",

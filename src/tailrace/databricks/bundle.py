@@ -161,14 +161,19 @@ def _bronze(landed: LandedTables) -> list[str]:
 
 def _views(landed: LandedTables) -> str:
     """Return a view of each table; as text that is put together there, because a view takes no parameter."""
-    names = table_names(sorted(landed.shapes), {})
+    names, files = table_names(landed.shapes, {}), _staged_names(landed)
     return "DECLARE OR REPLACE VARIABLE made STRING;\n\n" + "\n".join(
         f"SET VARIABLE made = {_literal(f'CREATE OR REPLACE VIEW {quote(name)} AS SELECT * FROM read_files(')}\n"
-        f"  || {_QUOTE} || :s3_root || {_literal(f'/staging/current/{staging.key_of(table)}')} || {_QUOTE}\n"
+        f"  || {_QUOTE} || :s3_root || {_literal(f'/staging/current/{staging.key_of(files[table])}')} || {_QUOTE}\n"
         f"  || {_literal(', format => ')} || {_QUOTE} || 'parquet' || {_QUOTE} || ')';\n"
         "EXECUTE IMMEDIATE made;\n"
-        for table, name in names.items()
+        for table, name in sorted(names.items())
     )
+
+
+def _staged_names(landed: LandedTables) -> dict[str, str]:
+    sinks = (sink for sink in landed.pipeline.enabled_sinks if isinstance(sink.options, staging.Options))
+    return next(sinks).names(tuple(landed.shapes))
 
 
 _QUOTE = "chr(39)"

@@ -66,11 +66,14 @@ class Silver:
 
 
 def silver_of(landed: LandedTables) -> list[Silver]:
-    """Return the silver tables that the pipeline asks for, in the order of their names in the source."""
+    """Return the silver tables that the pipeline asks for, in the order of their names in the source.
+
+    What they are called goes by the order in which they came, so that a new one changes no other's name.
+    """
     options = landed.options
     chosen = [
         table
-        for table in sorted(landed.shapes)
+        for table in landed.shapes
         if _matches(table, options.silver_include or ("*",)) and not _matches(table, options.silver_exclude)
     ]
     for table in options.silver_names:
@@ -81,7 +84,7 @@ def silver_of(landed: LandedTables) -> list[Silver]:
                 f"Tables are: {', '.join(sorted(landed.shapes))}.",
             )
     names = table_names(chosen, options.silver_names)
-    return [Silver(table, landed.names[table], names[table], tuple(_fields(landed, table))) for table in chosen]
+    return [Silver(table, landed.names[table], names[table], tuple(_fields(landed, table))) for table in sorted(chosen)]
 
 
 def table_names(tables: Iterable[str], chosen: dict[str, str]) -> dict[str, str]:

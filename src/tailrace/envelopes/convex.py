@@ -11,7 +11,7 @@ its own, and a transaction leaves one revision of a document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import Column as Expression
@@ -35,9 +35,9 @@ FITS = "fits:"
 """Begins the encoding of a column whose field may hold more than it can: a document that does cannot be applied."""
 
 
-def twin(field: str) -> str:
+def twin(column: str) -> str:
     """Return the name of the second of the two: that of no field, for those of a document do not begin so."""
-    return f"_text_{field}"
+    return f"_text_{column}"
 
 
 _RAW = {
@@ -62,10 +62,12 @@ def together(schemas: Sequence[Table], have: Table | None) -> Table:
     """
     fields = convex.all_fields(convex.fields_in(schema) for schema in schemas)
     stored = {column.name: column for column in have.columns} if have else {}
-    for name, kind in fields.items():
-        if name in stored and stored[name].type == "string" and kind is not Kind.NULL and name != convex.ID:
-            fields[name] = Kind.TEXT
-    shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields)
+    named = convex.column_names(fields, stored)
+    for field, kind in fields.items():
+        column = stored.get(named[field])
+        if column and column.type == "string" and kind is not Kind.NULL and field != convex.ID:
+            fields[field] = Kind.TEXT
+    shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields, stored)
     absent = tuple(Column(c.name, c.type, encoding=ABSENT) for c in stored.values() if c.name not in shape.names())
     return Table(shape.name, (*shape.columns, *absent), shape.keys)
 
@@ -80,7 +82,7 @@ def fitting(schemas: Sequence[Table], have: Table | None, policy: Evolution) -> 
     if policy is Evolution.ALTER or not refused:
         return shape
     columns = (c for c in shape.columns if not _is_twin(c) or c.name in stored)
-    kept = (replace(c, encoding=FITS + c.encoding.removeprefix(ONLY)) if c.name in refused else c for c in columns)
+    kept = (replace(c, encoding=FITS + c.encoding.removeprefix(ONLY)) if _field(c) in refused else c for c in columns)
     return Table(shape.name, tuple(kept), shape.keys)
 
 
@@ -96,21 +98,26 @@ def side_by_side(schemas: Sequence[Table], have: Table | None) -> Table:
     left to the target.
     """
     fields = convex.all_fields(convex.fields_in(schema) for schema in schemas)
-    shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields)
     stored = {column.name: column.type for column in have.columns} if have else {}
+    shape = convex.table(schemas[-1].name if schemas else have.name if have else "", fields, stored)
     columns: list[Column] = []
     for column in shape.columns:
         name, old = column.name, stored.get(column.name, column.type)
         if old == "string" != column.type:
-            columns.append(Column(name, old, encoding=Kind.TEXT.value))
+            columns.append(_read_as(column, Kind.TEXT, old))
         elif (old == column.type and twin(name) not in stored) or not convex.is_stored(old):
             columns.append(column)
         else:
-            columns.append(Column(name, old, encoding=f"{ONLY}{convex.kind_stored(old)}"))
-            columns.append(Column(twin(name), "string", encoding=f"{TEXT_OF}{name}"))
+            columns.append(_read_as(column, f"{ONLY}{convex.kind_stored(old)}", old))
+            columns.append(Column(twin(name), "string", encoding=f"{TEXT_OF}{_field(column)}"))
     known = {column.name for column in columns}
     absent = (Column(name, kind, encoding=ABSENT) for name, kind in stored.items() if name not in known)
     return Table(shape.name, (*columns, *absent), shape.keys)
+
+
+def _read_as(column: Column, word: str, type_: str) -> Column:
+    _, kind = convex.made_of(column)
+    return Column(column.name, type_, encoding=word + column.encoding.removeprefix(kind))
 
 
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: Sequence[str] = ()) -> DataFrame:
@@ -118,9 +125,8 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: S
     given = [column for column in table.columns if column.encoding != ABSENT]
     mixed = list(dict.fromkeys(_field(column) for column in given if _kind(column) == Kind.TEXT))
     kinds = {_field(column): _RAW[_kind(column)] for column in given}
-    fields = ", ".join(f"{quoted(field)}: {kind}" for field, kind in kinds.items())
     text = F.when(F.octet_length("value") <= max_bytes, F.col("value").cast("string"))
-    document = F.from_json(text, f"struct<{fields}, _corrupt: string>", {"columnNameOfCorruptRecord": "_corrupt"})
+    layers = _layers(kinds)
     parsed = rows.select(
         "topic",
         "partition",
@@ -129,13 +135,13 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: S
         "timestamp",
         *also,
         F.octet_length("value").alias("_bytes"),
-        document.alias("d"),
+        *(_document(text, kinds, layer).alias(f"d{n}") for n, layer in enumerate(layers)),
         # Only this tells a string that looks like a value of another kind from such a value.
-        F.from_json(text, _variants(mixed)).alias("v") if mixed else F.lit(None).alias("v"),
+        *(_variants(text, layer, mixed).alias(f"v{n}") for n, layer in enumerate(layers)),
     )
     # A step of their own: as parts of what follows they would be planned, and worked out, once for each mention.
     made = {column.name: f"_value{n}" for n, column in enumerate(table.columns)}
-    opened = parsed.select("*", *(_value(column).alias(made[column.name]) for column in table.columns))
+    opened = parsed.select("*", *(_value(column, layers).alias(made[column.name]) for column in table.columns))
     values = {name: F.col(alias) for name, alias in made.items()}
     key = ", ".join(f"{quoted(name)}: {table.column(name).type}" for name in table.keys)
     return opened.select(
@@ -146,7 +152,7 @@ def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int, also: S
         F.col("partition").alias("_cdc_partition"),
         F.col("offset").alias("_cdc_offset"),
         F.array().cast("array<string>").alias("_cdc_unchanged"),
-        _problem(given, values, max_bytes).alias("_cdc_problem"),
+        _problem(given, values, layers, max_bytes).alias("_cdc_problem"),
         F.lit(None).cast(f"struct<{key}>").alias("_cdc_old_key"),
         *(values[name].alias(name) for name in values),
         *also,
@@ -157,16 +163,44 @@ def _kind(column: Column) -> str:
     """Return as what the field of a column is read."""
     if column.encoding.startswith((ONLY, FITS, TEXT_OF)):
         return Kind.TEXT
-    return column.encoding if column.encoding == "time" else Kind(column.encoding)
+    _, word = convex.made_of(column)
+    return word if word == "time" else Kind(word)
 
 
 def _field(column: Column) -> str:
     """Return the field that a column is read from."""
-    return column.encoding.removeprefix(TEXT_OF) if column.encoding.startswith(TEXT_OF) else column.name
+    return column.encoding.removeprefix(TEXT_OF) if _is_twin(column) else convex.made_of(column)[0]
 
 
-def _variants(mixed: Sequence[str]) -> str:
-    return f"struct<{', '.join(f'{quoted(field)}: variant' for field in mixed)}>"
+def _layers(fields: Iterable[str]) -> list[list[str]]:
+    """Return `fields` so that none of a list differs from another of it only in case: a struct cannot hold both.
+
+    What a document has under a name is found by exactly that name, so each list can be read by itself.
+    """
+    layers: list[dict[str, str]] = [{}]
+    for field in fields:
+        free = next((layer for layer in layers if field.lower() not in layer), None)
+        if free is None:
+            layers.append(free := {})
+        free[field.lower()] = field
+    return [list(layer.values()) for layer in layers]
+
+
+def _document(text: Expression, kinds: Mapping[str, str], layer: Sequence[str]) -> Expression:
+    fields = "".join(f"{quoted(field)}: {kinds[field]}, " for field in layer)
+    return F.from_json(text, f"struct<{fields}_corrupt: string>", {"columnNameOfCorruptRecord": "_corrupt"})
+
+
+def _variants(text: Expression, layer: Sequence[str], mixed: Collection[str]) -> Expression:
+    fields = ", ".join(f"{quoted(field)}: variant" for field in layer if field in mixed)
+    return F.from_json(text, f"struct<{fields}>") if fields else F.lit(None)
+
+
+def _within(kind: str, column: Column, layers: Sequence[Sequence[str]]) -> Expression:
+    """Return the field of `column` in what was read of a document, `d` by kind or `v` as it is."""
+    field = _field(column)
+    (place,) = (n for n, layer in enumerate(layers) if field in layer)
+    return F.col(f"{kind}{place}.{quoted(field)}")
 
 
 def _position(epoch: int) -> Expression:
@@ -180,7 +214,9 @@ def _position(epoch: int) -> Expression:
     return F.concat(F.lit(f"{epoch:04x}."), phase.cast("string"), F.lit("."), place)
 
 
-def _problem(given: Sequence[Column], values: dict[str, Expression], max_bytes: int) -> Expression:
+def _problem(
+    given: Sequence[Column], values: dict[str, Expression], layers: Sequence[Sequence[str]], max_bytes: int
+) -> Expression:
     """Why this document cannot be read: the first reason found, or NULL."""
     truncate = F.col("op") == Op.TRUNCATE.value
     problem = (
@@ -188,22 +224,25 @@ def _problem(given: Sequence[Column], values: dict[str, Expression], max_bytes: 
         .when(~F.col("op").isin([op.value for op in Op]) | F.col("op").isNull(), "unknown-op: not one of ours")
         .when(F.col("timestamp").isNull(), "missing-position: the document has no timestamp")
         .when(~truncate & F.col("_bytes").isNull(), "no-value: the message is empty")
-        .when(~truncate & F.col("d._corrupt").isNotNull(), "malformed: not a document of this table")
     )
+    for n in range(len(layers)):
+        corrupt = ~truncate & F.col(f"d{n}._corrupt").isNotNull()
+        problem = problem.when(corrupt, "malformed: not a document of this table")
     for column in given:
-        if column.encoding not in (Kind.BOOLEAN, Kind.STRING) and not column.encoding.startswith(ONLY):
-            failed = F.col(f"d.{quoted(_field(column))}").isNotNull() & values[column.name].isNull()
+        if _kind(column) not in (Kind.BOOLEAN, Kind.STRING) and not column.encoding.startswith(ONLY):
+            failed = _within("d", column, layers).isNotNull() & values[column.name].isNull()
             problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
     return problem
 
 
-def _value(column: Column) -> Expression:
+def _value(column: Column, layers: Sequence[Sequence[str]]) -> Expression:
     if column.encoding == ABSENT:
         return F.lit(None).cast(column.type)
-    raw = F.col(f"d.{quoted(_field(column))}")
-    is_string = F.schema_of_variant(F.col(f"v.{quoted(_field(column))}")) == "STRING"
+    raw = _within("d", column, layers)
+    is_string = F.schema_of_variant(_within("v", column, layers)) == "STRING"
     if column.encoding.startswith((ONLY, FITS)):
-        return F.when(~is_string, _narrowed(raw, Kind(column.encoding.partition(":")[2])))
+        _, word = convex.made_of(column)
+        return F.when(~is_string, _narrowed(raw, Kind(word.partition(":")[2])))
     match _kind(column):
         case Kind.INT64:
             return _digits(raw["$integer"]).cast("bigint")

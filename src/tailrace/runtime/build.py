@@ -30,6 +30,7 @@ from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
 from tailrace.core.errors import Halt, Misconfigured, TailraceError
 from tailrace.core.failpoint import failpoint
+from tailrace.core.table import in_order
 from tailrace.runtime.drain import Drain
 from tailrace.runtime.drains import Drains
 from tailrace.runtime.inlet import Audited, Capturing, Opened, Renewing, open_inlet
@@ -110,7 +111,7 @@ class Pipeline:
         self._drains.refuse_keyless(tables)
         lines = [PlanLine("source", "", action) for action in self._inlet.plan()]
         for sink in self._config.enabled_sinks:
-            target = self._drains.open_target(sink, tuple(tables))
+            target = self._drains.open_target(sink, in_order(self._checkpoints.known(), tables))
             for table in tables:
                 action = "create" if target.have(table) is None else "keep current"
                 lines.append(PlanLine(sink.sink_id, table, "send" if isinstance(target, Sending) else action))
@@ -143,7 +144,7 @@ class Pipeline:
                 self._refuse_resync()
             if resync.every:
                 self._end(report)
-            life = self._drains.begin(tuple(sorted(tables)), growing=self._inlet.growing)
+            life = self._drains.begin(in_order((), tables), growing=self._inlet.growing)
             opened = self._inlet.open(life)
             if resync.tables:
                 self._renew(opened, resync.tables, life)
@@ -302,9 +303,10 @@ class Pipeline:
 
         self._refuse_half_a_snapshot(sink)
         options = cast(staging.Options, sink.options)
-        target = cast(staging.StagingTarget, self._drains.open_target(sink, ()))
+        known = self._checkpoints.known()
+        target = cast(staging.StagingTarget, self._drains.open_target(sink, known))
         objects = open_objects(options.publish_to, **options.store())
-        keys = {table: staging.key_of(table) for table in self._checkpoints.known()}
+        keys = {table: target.key(table) for table in known}
         staged = [Staged(table, key, target.folder / key, target.mark_in) for table, key in keys.items()]
         with only_one(self._folder / "publish" / sink.sink_id):
             work = functools.partial(publish, self._config.pipeline_id, staged, objects, options.keep_versions)

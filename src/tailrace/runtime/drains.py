@@ -22,7 +22,7 @@ from tailrace.control.deliveries import Deliveries
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Aside
 from tailrace.core.errors import Halt, Misconfigured
-from tailrace.core.table import file_name
+from tailrace.core.table import file_name, in_order, told_apart
 from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Fold
 from tailrace.runtime.inlet import ReadLog, Tables
@@ -84,7 +84,7 @@ class Drains:
         if growing:
             return self._extend(tables)
         life = self._checkpoints.begin(tables)
-        if life.tables != tables:
+        if set(life.tables) != set(tables):
             new, gone = sorted(set(tables) - set(life.tables)), sorted(set(life.tables) - set(tables))
             raise Halt(
                 "tables-changed",
@@ -98,7 +98,7 @@ class Drains:
         """Return the life with `tables` added; halt if a table would get another name in a target by that."""
         with self._extending:
             before = self._checkpoints.known()
-            every = tuple(sorted({*before, *tables}))
+            every = in_order(before, tables)
             for sink in self._pipeline.enabled_sinks:
                 old, new = sink.names(before), sink.names(every)
                 moved = [table for table in before if new[table] != old[table]]
@@ -129,7 +129,7 @@ class Drains:
         kept: dict[str, object] = {}
         if getattr(module, "KEEPS_NOTES", False):
             folder = self._platform.control_root(self._pipeline.pipeline_id) / "deliveries"
-            kept = {"notes": Deliveries(folder, sink.sink_id), "stop": self._stop}
+            kept = {"notes": Deliveries(folder, sink.sink_id, told_apart(tables)), "stop": self._stop}
         if getattr(module, "NAMES_RUNS", False):
             kept = {"run_id": self.run_id}
         return cast(

@@ -9,7 +9,8 @@ from typing import Protocol, runtime_checkable
 from tailrace.config.pipeline import PipelineConfig, SinkConfig
 from tailrace.core import convex
 from tailrace.core.errors import Misconfigured
-from tailrace.core.table import Table
+from tailrace.core.table import Table, in_order
+from tailrace.envelopes import convex as envelope
 from tailrace.runtime.drains import Drains
 from tailrace.targets import bronze
 
@@ -49,8 +50,8 @@ def landed_tables(pipeline: PipelineConfig, drains: Drains, tables: tuple[str, .
         shapes = {table: target.have(table) or Table(table, (), ()) for table in tables}
     else:
         found = source.shapes() if isinstance(source, Shaped) else {}
-        shapes = {name: _fields_of(shape) for name, shape in found.items()}
-    return LandedTables(pipeline, sink, options, drains.names(sink, tuple(sorted(shapes))), shapes)
+        shapes = {name: _fields_of(found[name]) for name in in_order((), found)}
+    return LandedTables(pipeline, sink, options, drains.names(sink, tuple(shapes)), shapes)
 
 
 def _bronze_sink(pipeline: PipelineConfig) -> tuple[SinkConfig, bronze.Options]:
@@ -68,5 +69,5 @@ def _bronze_sink(pipeline: PipelineConfig) -> tuple[SinkConfig, bronze.Options]:
 
 def _fields_of(table: Table) -> Table:
     """Return the columns that a bronze table has for the fields of a source's table."""
-    own = (convex.ID, convex.CREATED)
-    return Table(table.name, tuple(column for column in table.columns if column.name not in own), ())
+    shape, own = envelope.side_by_side([table], None), (convex.ID, convex.CREATED)
+    return Table(table.name, tuple(column for column in shape.columns if column.name not in own), ())

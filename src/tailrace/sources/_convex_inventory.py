@@ -167,16 +167,23 @@ def without(seen: Mapping[str, str], rows: Rows) -> dict[str, str]:
 
 
 def refuse_changes(seen: Mapping[str, str], now: Mapping[str, str], lacking: Collection[str] = ()) -> None:
-    """Raise if a table that was seen is gone, or cannot be the same any more; those `lacking` documents cannot."""
+    """Raise if a table that was seen is gone, or cannot be the same any more; those `lacking` documents cannot.
+
+    One that is new and may be one that is gone, under another path, is to be read anew too: what it had before it was
+    moved comes with no change.
+    """
     gone = sorted(seen.keys() - now.keys())
     both = seen.keys() & now.keys()
     replaced = sorted(name for name in both if name in lacking or _apart(seen[name], now[name]))
+    new = now.keys() - seen.keys()
+    moved = sorted(name for name in new if any(not _apart(seen[old], now[name]) for old in gone))
     told = [f'table "{name}" is gone' for name in gone] + [f'table "{name}" was replaced' for name in replaced]
-    if told:
-        tables = " ".join(f"--resync-table {shlex.quote(name)}" for name in [*gone, *replaced])
+    told += [f'table "{name}" may be one of them' for name in moved]
+    if gone or replaced:
+        tables = " ".join(f"--resync-table {shlex.quote(name)}" for name in [*gone, *replaced, *moved])
         raise ResyncRequired(
             f"Convex does not say which rows were deleted: {', '.join(told)}",
-            "It was deleted, unmounted, imported or restored since its snapshot. Run cdc run <file> "
+            "It was deleted, unmounted, moved, imported or restored since its snapshot. Run cdc run <file> "
             f"{tables}, which reads it anew, or cdc run <file> --resync, which takes a new snapshot of every table.",
         )
 

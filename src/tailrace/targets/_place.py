@@ -107,3 +107,18 @@ _FILE_SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 def rooted(path: str) -> str:
     """Return `path` from its root: of a file system that it names, as in `dbfs:/lake`, else of this machine."""
     return path if _FILE_SYSTEM.match(path) else str(Path(path).absolute())
+
+
+def folds_case(path: str) -> bool:
+    """Say whether two names under `path` that differ only in case are one; of an object store they are not.
+
+    Nothing is written to find it out: the file system is asked for a folder that is there, by its name in other case.
+    """
+    if _FILE_SYSTEM.match(path):
+        return False
+    place = Path(path).absolute()
+    for folder in (place, *place.parents):
+        other = folder.parent / folder.name.swapcase()
+        if other != folder and folder.exists():
+            return other.exists() and other.samefile(folder)
+    return False

@@ -76,6 +76,11 @@ class Options(BaseModel):
         return "append" if self.target_table else None
 
 
+def folds_case(_: Options) -> bool:
+    """Say no: a name is always quoted."""
+    return False
+
+
 def open_target(
     name: str,
     options: Options,

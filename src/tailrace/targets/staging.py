@@ -29,10 +29,11 @@ from tailrace.apply.target import Mark, mark_from_json
 from tailrace.core.errors import Halt, Misconfigured, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Table, file_name, table_from_json
+from tailrace.targets._place import folds_case as folds
 
 SOURCES = ("convex",)
 OWN_NAMES = True
-"""Tables are told apart by their folders, so no two have one name."""
+"""Tables are told apart by their folders, so they need no other names."""
 
 ROOT = "_root"
 """The folder of the application's own tables."""
@@ -88,13 +89,18 @@ class Options(BaseModel):
         return place
 
 
+def folds_case(options: Options) -> bool:
+    """Say whether files whose names differ only in case are one file there, or where they are published."""
+    return any(folds(place) for place in (options.path, options.publish_to) if place)
+
+
 def open_target(
     name: str,
     options: Options,
     *,
     spark: Callable[[], SparkSession],  # noqa: ARG001
     pipeline_id: str,  # noqa: ARG001
-    tables: Mapping[str, str],  # noqa: ARG001
+    tables: Mapping[str, str],
     mode: str,
 ) -> StagingTarget:
     """Return the target that `options` describe; nothing is written yet."""
@@ -104,15 +110,15 @@ def open_target(
             f'target "{name}" has mode {mode}, and staging holds current rows',
             "Set mode to scd1; the change log itself has every change.",
         )
-    return StagingTarget(name, Path(options.path).absolute())
+    return StagingTarget(name, Path(options.path).absolute(), tables)
 
 
 def key_of(table: str) -> str:
     """Return the file of a table within the folder: `<component or _root>/<table>.parquet`."""
     component, _, name = table.rpartition(".")
     folders = [file_name(part) for part in component.split("/")] if component else [ROOT]
-    if component == ROOT:
-        folders = ["%5f" + ROOT[1:]]
+    if component.lower() == ROOT:
+        folders = ["%5f" + component[1:]]
     return "/".join((*folders, f"{file_name(name)}.parquet"))
 
 
@@ -126,9 +132,14 @@ class _Footer:
 class StagingTarget:
     """The files of one folder; tables may be replaced side by side."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, tables: Mapping[str, str]) -> None:
         self.name = name
         self.folder = folder
+        self._names = dict(tables)
+
+    def key(self, table: str) -> str:
+        """Return the file of `table` within the folder."""
+        return key_of(self._names[table])
 
     def mark(self, table: str) -> Mark | None:
         """Return what `table` includes; `None` if it was never written."""
@@ -152,7 +163,7 @@ class StagingTarget:
         about = {_OURS: json.dumps({"mark": mark.to_json(), "shape": shape.to_json()})}
         first, *others = rows.columns
         marked = rows.select(F.col(first).alias(first, metadata=about), *(F.col(_quoted(name)) for name in others))
-        folder = self.folder / ".writing" / key_of(table)
+        folder = self.folder / ".writing" / self.key(table)
         shutil.rmtree(folder, ignore_errors=True)
         try:
             marked.coalesce(1).write.option("compression", "zstd").parquet(str(folder))
@@ -169,7 +180,7 @@ class StagingTarget:
         return self._read(file, getattr(file, "name", "")).mark
 
     def _path(self, table: str) -> Path:
-        return self.folder / key_of(table)
+        return self.folder / self.key(table)
 
     def _footer(self, table: str) -> _Footer | None:
         try:

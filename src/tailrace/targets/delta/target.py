@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace.apply.target import Mark
 from tailrace.apply.versions import Upkeep, Version
 from tailrace.core.table import file_name
+from tailrace.targets import _place
 from tailrace.targets._maintenance import Maintenance
 from tailrace.targets._merge import quote
 from tailrace.targets._place import rooted
@@ -46,6 +47,11 @@ class Options(BaseModel):
         if bool(self.path) == bool(self.catalog):
             raise ValueError("give either path or catalog")
         return self
+
+
+def folds_case(options: Options) -> bool:
+    """Say whether tables whose names differ only in case are one table there."""
+    return bool(options.catalog) or _place.folds_case(options.path)
 
 
 def open_target(

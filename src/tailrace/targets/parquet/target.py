@@ -15,6 +15,7 @@ from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
 from tailrace.config.model import Model, Secret
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table, file_name
+from tailrace.targets import _place
 from tailrace.targets._tables import refuse_reserved
 from tailrace.targets.parquet.store import Store
 from tailrace.targets.parquet.table import ParquetTable
@@ -52,6 +53,11 @@ class Options(Model):
             settings["access_key_id"] = self.s3_access_key_id.get_secret_value()
             settings["secret_access_key"] = self.s3_secret_access_key.get_secret_value()
         return Store(self.path, settings)
+
+
+def folds_case(options: Options) -> bool:
+    """Say whether tables whose names differ only in case are one table there."""
+    return _place.folds_case(options.path)
 
 
 def open_target(

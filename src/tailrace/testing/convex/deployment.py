@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 
+from tailrace.testing.convex.held import Held
 from tailrace.testing.convex.ids import document_id
 from tailrace.testing.convex.values import Document, Value
 
@@ -64,6 +65,7 @@ class Tablet:
     revisions: dict[str, list[tuple[int, Document | None]]] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     """In their order."""
+    held: Held = field(default_factory=Held)
 
     @property
     def system(self) -> bool:
@@ -89,6 +91,7 @@ class Tablet:
             self.revisions[key] = []
             insort(self.keys, key)
         self.revisions[key].append((ts, document))
+        self.held.put(key, document)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from itertools import islice
 
 from tailrace.testing.convex.deployment import Deployment, Entry, State, Tablet
 from tailrace.testing.convex.errors import Refused, internal
+from tailrace.testing.convex.held import Held
 from tailrace.testing.convex.selection import Fields, Selection
-from tailrace.testing.convex.values import FORMATS, Document, encode, object_schema
+from tailrace.testing.convex.values import FORMATS, Document, encode, fields_schema
 
 _START = ""
 """Before every document id."""
@@ -128,8 +129,7 @@ def column_names(deployment: Deployment) -> dict[str, object]:
     """Return the tables of each component with the fields that their documents have."""
     found: dict[str, list[dict[str, object]]] = {}
     for (path, name), tablet in sorted(deployment.tables_at(deployment.clock).items()):
-        documents = [document for _, _, document in tablet.documents_at(deployment.head)]
-        columns = {"_creationTime", "_id"}.union(*documents)
+        columns = {"_creationTime", "_id", *tablet.held.examples()}
         found.setdefault(path, []).append({"name": name, "columns": sorted(columns)})
     return {"byComponent": found}
 
@@ -141,18 +141,20 @@ def json_schemas(deployment: Deployment, form: str, *, delta: bool, by_component
         path: {} for component in deployment.components if (path := component.path_at(deployment.clock)) is not None
     }
     for (path, name), tablet in sorted(deployment.tables_at(deployment.clock).items()):
-        found[path][name] = _table_schema(tablet, deployment.head, encoding, delta=delta)
+        found[path][name] = _table_schema(tablet, encoding, delta=delta)
     if by_component:
         return dict(found)
     return {name: schema for tables in found.values() for name, schema in tables.items()}
 
 
-def _table_schema(tablet: Tablet, ts: int, encoding: str, *, delta: bool) -> dict[str, object]:
-    documents = [document for _, _, document in tablet.documents_at(ts)]
-    if any(name.startswith("$") for document in documents for name in document):
+def _table_schema(tablet: Tablet, encoding: str, *, delta: bool) -> dict[str, object]:
+    held = tablet.held
+    if not held.documents:
+        held = Held()
+        held.put("", {"_creationTime": 0.0, "_id": ""})
+    if any(name.startswith("$") for name in held.examples()):
         raise Refused(400, "UnsupportedSchemaForExport", f"Table {tablet.name} has no schema that can be exported")
-    empty: Document = {"_creationTime": 0.0, "_id": ""}
-    shape = object_schema(documents or [empty], encoding)
+    shape = fields_schema(held.examples(), held.required(), encoding)
     if delta and isinstance(properties := shape["properties"], dict):
         properties |= {
             "_table": {"type": "string"},

@@ -73,12 +73,16 @@ def object_schema(documents: Sequence[Mapping[str, Value]], encoding: str) -> di
     for document in documents:
         for name, value in document.items():
             held.setdefault(name, []).append(value)
-    names = sorted(held)
+    return fields_schema(held, [name for name in sorted(held) if len(held[name]) == len(documents)], encoding)
+
+
+def fields_schema(held: Mapping[str, list[Value]], required: list[str], encoding: str) -> dict[str, object]:
+    """Return the schema of objects whose fields have been seen to hold these values."""
     return {
         "type": "object",
-        "properties": {name: schema(held[name], encoding) for name in names},
+        "properties": {name: schema(held[name], encoding) for name in sorted(held)},
         "additionalProperties": False,
-        "required": [name for name in names if len(held[name]) == len(documents)],
+        "required": required,
     }
 
 
