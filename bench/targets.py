@@ -3,9 +3,9 @@ whether the tables are right.
 
     python -m bench.targets --slices 1 6 10
 
-R is what Spark does before any target comes in: read, decode, newest per key. It is measured in the same run, on the
-same log, before and after the targets, and the better time counts. The session is warm: each target has had the log
-before, and every measured run is the second of its kind.
+R is what Spark does before any target comes in: read, decode, newest per key. R and the targets are measured in turns,
+on the same log, and the median of each counts: what else a machine does meanwhile is shared by all. The session is
+warm: every kind of run was there twice before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import shutil
 import sqlite3
+import statistics
 import tempfile
 import threading
 import time
@@ -46,25 +47,26 @@ TARGETS = ("sqlite", "duckdb", "postgres", "mysql", "iceberg")
 _QUERY = "SELECT id, status, quantity, total FROM orders"
 
 
+WARM = 2
+"""So often each kind of run comes before it is measured."""
+
+
 def reading(spark: SparkSession, log: LandedLog, work: Workload) -> float:
-    """Return the seconds that it takes to read, decode and keep the newest per key, the better of two."""
-    times = []
-    for _ in range(3):
-        started = time.monotonic()
-        piece = log.slice(-1, work.events)
-        assert piece is not None
-        rows = debezium.open_rows(piece.read(spark), TABLE, 1, 1 << 24)
-        shaped = engine.align([(engine.judge(rows, TABLE.keys), TABLE)], TABLE)
-        newest = engine.newest_per_key(shaped, TABLE, engine.in_log_order())
-        newest.write.format("noop").mode("overwrite").save()
-        times.append(time.monotonic() - started)
-    return min(times[1:])
+    """Return the seconds that it takes to read, decode and keep the newest per key."""
+    started = time.monotonic()
+    piece = log.slice(-1, work.events)
+    assert piece is not None
+    rows = debezium.open_rows(piece.read(spark), TABLE, 1, 1 << 24)
+    shaped = engine.align([(engine.judge(rows, TABLE.keys), TABLE)], TABLE)
+    newest = engine.newest_per_key(shaped, TABLE, engine.in_log_order())
+    newest.write.format("noop").mode("overwrite").save()
+    return time.monotonic() - started
 
 
 def measure(
     spark: SparkSession, log: LandedLog, work: Workload, slices: int, folder: Path, place: Place
-) -> dict[str, object]:
-    """Drain `log` in `slices` into `place`, compare the table, and return the figures."""
+) -> dict[str, Any]:
+    """Drain `log` in `slices` into `place`, and return the figures."""
     # A slice ends with a page.
     pages = -(-work.events // slices // work.page_rows)
     max_rows = pages * work.page_rows
@@ -84,7 +86,6 @@ def measure(
         "seconds": round(seconds, 3),
         "seconds_per_slice": each,
         "events_per_second": round(work.events / seconds),
-        "equal": place.rows(folder) == work.table(),
     }
 
 
@@ -189,8 +190,8 @@ def opened(kind: str, folder: Path) -> Iterator[Place]:
                 yield place
 
 
-def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of one run per target and number of slices, each with its ratio to reading alone."""
+def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str], turns: int = 3) -> dict[str, Any]:
+    """Return the figures of every target and number of slices, each with its ratio to reading alone."""
     spark = session()
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
     work = Workload(events, keys, page_rows=10_000)
@@ -199,24 +200,31 @@ def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str]) -> 
     try:
         for page in work.pages():
             log.append(page)
-        alone = reading(spark, log, work)
-        runs = []
+        expected = work.table()
+        alone: list[float] = []
+        found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         with ExitStack() as stack:
             places = [stack.enter_context(opened(kind, folder)) for kind in kinds]
-            for place in places:
-                measure(spark, log, work, 1, folder / f"{place.name}-first", place)
-            for place, count in product(places, slices):
-                for turn in ("warm", "run"):
-                    figures = measure(spark, log, work, count, folder / f"{place.name}-{turn}-{count}", place)
-                print(json.dumps(figures), flush=True)
-                runs.append(figures)
-        alone = min(alone, reading(spark, log, work))
-        for figures in runs:
-            figures["of_reading"] = round(alone / float(str(figures["seconds"])), 2)
+            for turn in range(-WARM, turns):
+                seconds = reading(spark, log, work)
+                alone += [seconds] if turn >= 0 else []
+                for place, count in product(places, slices):
+                    at = folder / f"{place.name}-{count}-{turn + WARM}"
+                    figures = measure(spark, log, work, count, at, place)
+                    figures["equal"] = place.rows(at) == expected
+                    print(json.dumps({"turn": turn, "reading": round(seconds, 3), **figures}), flush=True)
+                    if turn >= 0:
+                        found.setdefault((place.name, count), []).append(figures)
+        read = statistics.median(alone)
+        runs = []
+        for same in found.values():
+            figures = sorted(same, key=lambda one: one["seconds"])[len(same) // 2]
+            equal = all(one["equal"] for one in same)
+            runs.append({**figures, "equal": equal, "of_reading": round(read / figures["seconds"], 2)})
         return {
             "events": events,
             "keys": keys,
-            "reading": round(events / alone),
+            "reading": round(events / read),
             "runs": runs,
             "memory_mb": peak_memory_mb(spark),
         }
@@ -230,9 +238,10 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--slices", type=int, nargs="+", default=[1, 6, 10])
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=TARGETS)
     options = parser.parse_args()
-    figures = run(options.events, options.keys, options.slices, options.targets)
+    figures = run(options.events, options.keys, options.slices, options.targets, options.turns)
     print(json.dumps(figures, indent=2))
     raise SystemExit(0 if all(one["equal"] for one in figures["runs"]) else 1)
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 from pyiceberg.catalog.sql import SqlCatalog
 from pymysql.cursors import DictCursor
 
@@ -97,6 +98,8 @@ def in_postgres(server: EmbeddedPostgres, schema: str) -> Store:
     def ask(table: str, query: str) -> list[Row]:
         name = sql.Identifier(schema, table)
         with psycopg.connect(server.dsn(), row_factory=dict_row, options="-c TimeZone=UTC") as connection:
+            # The text itself, and not what Python makes of it.
+            connection.adapters.register_loader("json", TextLoader)
             (found,) = connection.execute("SELECT to_regclass(%s) AS here", [name.as_string()])
             asked = sql.SQL(query).format(name=name, text=sql.Literal(name.as_string()))  # type: ignore[arg-type]
             return connection.execute(asked).fetchall() if found["here"] else []

@@ -23,6 +23,12 @@ from tailrace.spark.frame import frame
 from tailrace.targets._sql.target import SqlTarget
 from tests.contracts.target import ITEMS, LOG, TargetContract, at, batch, drop, put, truncate
 
+ODD = '{"a": 1.10, "a":  2}'
+"""A document that a database would write otherwise if it took it apart."""
+JSON_ITEMS = Table(
+    ITEMS.name, (Column("id", "bigint"), Column("name", "string", json=True), Column("size", "int")), ("id",)
+)
+
 
 class SqlContract(TargetContract):
     """What a database must do; `sql` runs a statement as any other client would."""
@@ -31,6 +37,9 @@ class SqlContract(TargetContract):
     """A table that was made beforehand can be taken over."""
     bounds_text = True
     """A column with a length takes no longer text."""
+
+    documents = ""
+    """A query for the documents of `items` that a JSON type keeps as they were written; empty if there is none."""
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         raise NotImplementedError
@@ -165,6 +174,37 @@ class SqlContract(TargetContract):
             target.apply(long)
         there = [(1, "abc")] if self.bounds_text else [(1, "abc"), (2, "abcd"), (3, "y")]
         assert [(row["id"], row["name"]) for row in self.rows(target)] == there
+
+    def test_a_document_is_json_where_there_is_such_a_type_and_stays_as_it_was_written(self) -> None:
+        target = self.opened(JSON_ITEMS)
+        target.apply(batch(self.spark, [put(1, 1, ODD), put(1, 2, "null"), put(1, 3, None)], 1))
+        kept = Change(ITEMS.name, Op.UPDATE, at(2), (1,), {"id": 1, "name": None, "size": 2}, frozenset({"name"}))
+        target.apply(batch(self.spark, [kept, put(2, 2, "[1.0]")], 2))
+        assert [(row["name"], row["size"]) for row in self.rows(target)] == [(ODD, 2), ("[1.0]", 1), (None, 1)]
+        if self.documents:
+            assert sorted(self.sql(self.documents), key=str) == sorted([(ODD,), ("[1.0]",), (None,)], key=str)
+            with pytest.raises(Halt) as halted:
+                target.apply(batch(self.spark, [put(3, 4, "not json")], 3))
+            assert halted.value.code == "value-refused"
+        have = target.have(ITEMS.name)
+        assert have is not None
+        assert have.column("name") == Column("name", "string", json=bool(self.documents))
+
+    def test_a_document_that_becomes_any_text_is_text_from_then_on(self) -> None:
+        target = self.opened(JSON_ITEMS)
+        target.apply(batch(self.spark, [put(1, 1, ODD)], 1))
+        self.reshape(target, ITEMS)
+        target.apply(batch(self.spark, [put(2, 2, "not json")], 2))
+        assert [row["name"] for row in self.rows(self.open())] == [ODD, "not json"]
+
+    def test_documents_go_on_as_text_in_a_table_that_has_text(self) -> None:
+        target = self.opened()
+        target.apply(batch(self.spark, [put(1, 1, "not json")], 1))
+        added = Table(ITEMS.name, (*JSON_ITEMS.columns, Column("more", "string", default="{}", json=True)), ("id",))
+        self.reshape(target, added)
+        image = {"id": 2, "name": ODD, "size": 1, "more": ODD}
+        target.apply(batch(self.spark, [Change(ITEMS.name, Op.CREATE, at(2), (2,), image)], 2, added))
+        assert [(row["name"], row["more"]) for row in self.rows(target)] == [("not json", "{}"), (ODD, ODD)]
 
     def test_a_table_with_rows_is_not_taken_over(self) -> None:
         self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))

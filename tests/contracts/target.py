@@ -94,8 +94,8 @@ def events(spark: SparkSession, first: int, last: int) -> Batch:
     return Batch(ITEMS, frame(spark, rows, columns).localCheckpoint(), Mark(LOG, last, at(last)))
 
 
-class TargetContract:
-    """Inherit this, and say how the target is opened and read."""
+class CommitContract:
+    """What a commit must do wherever it goes: inherit this for a second place, and say how it is opened and read."""
 
     spark: SparkSession
     holds_zero = True
@@ -147,41 +147,6 @@ class TargetContract:
         made = batch(self.spark, news, offset, table)
         target.apply(Batch(table, made.rows, Mark(LOG, offset, made.mark.high, floor), made.truncate, made.partial))
 
-    def test_current_rows_say_their_position(self) -> None:
-        target = self.opened()
-        self.send(target, [put(1, 1), put(2, 2)], 0)
-        found = {row["id"]: row["_cdc_position"] for row in target.current(ITEMS.name).collect()}
-        assert found == {1: at(1), 2: at(2)}
-
-    def test_a_table_that_was_never_written_has_no_shape_and_no_mark(self) -> None:
-        target = self.open()
-        assert target.have(ITEMS.name) is None
-        assert target.mark(ITEMS.name) is None
-
-    def test_a_created_table_has_the_shape_it_was_given_and_no_rows(self) -> None:
-        target = self.opened()
-        assert target.have(ITEMS.name) == ITEMS
-        assert target.mark(ITEMS.name) is None
-        assert self.rows(target) == []
-
-    def test_creating_twice_changes_nothing(self) -> None:
-        target = self.opened()
-        target.apply(batch(self.spark, [put(1, 1)], 1))
-        target.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
-        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
-
-    def test_inserts_updates_and_deletes_are_counted_and_seen(self) -> None:
-        target = self.opened()
-        first = target.apply(batch(self.spark, [put(1, 1), put(2, 2), put(3, 3)], 3))
-        second = target.apply(batch(self.spark, [put(4, 2, "y"), drop(5, 3), put(6, 4, None, None)], 6))
-        assert (first.inserted, first.updated, first.deleted) == (3, 0, 0)
-        assert (second.inserted, second.updated, second.deleted) == (1, 1, 1)
-        assert self.rows(target) == [
-            {"id": 1, "name": "x", "size": 1},
-            {"id": 2, "name": "y", "size": 1},
-            {"id": 4, "name": None, "size": None},
-        ]
-
     def test_the_mark_survives_a_restart(self) -> None:
         target = self.opened()
         target.apply(batch(self.spark, [put(1, 1)], 1))
@@ -223,15 +188,6 @@ class TargetContract:
         assert self.open().mark(ITEMS.name) == Mark(LOG, 9)
         assert len(self.rows(target)) == 1
 
-    def test_another_log_starts_its_own_count(self) -> None:
-        target = self.opened()
-        target.apply(batch(self.spark, [put(1, 1)], 100))
-        again = self.open()
-        assert again.mark(ITEMS.name) == Mark(LOG, 100, at(1))
-        again.apply(batch(self.spark, [put(2, 1, "y")], 3, log="log-2"))
-        assert self.open().mark(ITEMS.name) == Mark("log-2", 3, at(2))
-        assert self.rows(again) == [{"id": 1, "name": "y", "size": 1}]
-
     def test_a_deleted_row_is_not_brought_back_by_an_older_upsert(self) -> None:
         target = self.opened()
         self.send(target, [put(1, 1), put(2, 2)], 2)
@@ -242,6 +198,165 @@ class TargetContract:
         self.send(again, [put(10, 1, "z")], 5)
         known = {row["id"]: (row["_cdc_position"], row["_cdc_alive"]) for row in again.known(ITEMS.name).collect()}
         assert known == {1: (at(10), True), 2: (at(7), True), 7: (at(9), False)}
+
+    def test_names_from_outside_are_only_names(self) -> None:
+        names = ["select", "a.b", "ä ö", "`", "a`b", "x,y;{}()=", "${spark.app.name}", "o'clock\\", "n" * 300]
+        table = Table(
+            "public.odd names.t`x", (Column("the key", "string"), *(Column(n, "string") for n in names)), ("the key",)
+        )
+        target = self.opened(table)
+        for place, key in enumerate(["k'1", "${HOME}", "\\", "k'1"], start=1):
+            image = {"the key": key, **{name: f"{name[:20]}'{place}" for name in names}}
+            change = Change(table.name, Op.CREATE, at(place), (key,), image)
+            half = Change(table.name, Op.UPDATE, at(place), (key,), {**image, "a.b": None}, frozenset({"a.b"}))
+            target.apply(batch(self.spark, [half if place == 4 else change], place, table))
+        found = {row["the key"]: row for row in self.rows(target, table)}
+        assert found.keys() == {"k'1", "${HOME}", "\\"}
+        assert found["k'1"]["a.b"] == "a.b'1"
+        assert found["k'1"]["`"] == "`'4"
+        assert target.have(table.name) == table
+        target.apply(batch(self.spark, [Change(table.name, Op.DELETE, at(9), ("\\",))], 9, table))
+        self.reshape(target, Table(table.name, (*table.columns, Column("späte Spalte", "int", default=1)), table.keys))
+        assert {(row["the key"], row["späte Spalte"]) for row in self.read(target, table)} == {
+            ("k'1", 1),
+            ("${HOME}", 1),
+        }
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_any_order_batching_and_replay_gives_the_folded_table(self, seed: int) -> None:
+        dice = random.Random(seed)
+        history: list[Change] = []
+        for place in range(1, 41):
+            key, roll = dice.randrange(6), dice.random()
+            history.append(
+                drop(place, key) if roll < 0.3 else truncate(place) if roll < 0.35 else put(place, key, f"v{place}")
+            )
+        wanted = fold(history)
+        dice.shuffle(history)
+        target = self.opened()
+        offset = 0
+        while offset < len(history):
+            size = dice.randrange(6, 14)
+            target = self.open() if dice.random() < 0.3 else target
+            replayed = history[max(0, offset - dice.randrange(4)) : offset + size]
+            self.send(target, replayed, min(offset + size, len(history)))
+            offset += size
+        assert self.rows(target) == sorted((row for _, row in wanted.rows.values()), key=lambda row: str(row["id"])), (
+            seed
+        )
+
+    def test_two_pipelines_in_one_place_do_not_mix(self) -> None:
+        target = self.opened()
+        target.apply(batch(self.spark, [put(1, 1)], 1))
+        with pytest.raises(Halt) as halted:
+            self.open(pipeline="other").mark(ITEMS.name)
+        assert halted.value.code == "foreign-table"
+        with pytest.raises(Halt):
+            self.open(name="second").evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
+
+    def test_a_refused_change_leaves_no_trace(self) -> None:
+        target = self.opened()
+        target.apply(batch(self.spark, [put(1, 1)], 1))
+        other = Table(ITEMS.name, (Column("id", "bigint"), Column("name", "int")), ITEMS.keys)
+        with pytest.raises(Halt):
+            self.reshape(target, other)
+        with pytest.raises(Halt):
+            self.reshape(target, Table(ITEMS.name, (*ITEMS.columns, Column("n", "int")), ("id",)), Evolution.FAIL)
+        assert self.open().have(ITEMS.name) == ITEMS
+        assert self.open().mark(ITEMS.name) == Mark(LOG, 1, at(1))
+        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
+
+    def test_append_keeps_every_event_once(self) -> None:
+        target = self.open(mode="append")
+        self.reshape(target, ITEMS)
+        assert target.apply(events(self.spark, 1, 3)).inserted == 3
+        target.apply(events(self.spark, 4, 5))
+        assert self.open(mode="append").apply(events(self.spark, 4, 5)).inserted == 0
+        found = sorted(self.read(target, ITEMS), key=lambda row: row["_cdc_offset"])
+        assert [(row["_cdc_offset"], row["name"]) for row in found] == [(n, f"v{n}") for n in range(1, 6)]
+        assert target.have(ITEMS.name) == ITEMS
+
+    def test_of_two_writers_of_one_table_one_commits_each_range(self) -> None:
+        slow, quick = self.open(mode="append"), self.open(mode="append")
+        self.reshape(slow, ITEMS)
+        assert [target.mark(ITEMS.name) for target in (slow, quick)] == [None, None]
+        assert quick.apply(events(self.spark, 1, 3)).inserted == 3
+        with pytest.raises(Retryable) as refused:
+            # It was made for a table without any row.
+            slow.apply(events(self.spark, 1, 5))
+        assert refused.value.code == "write-conflict"
+        assert slow.mark(ITEMS.name) == Mark(LOG, 3, at(3))
+        assert slow.apply(events(self.spark, 4, 5)).inserted == 2
+        with pytest.raises(TailraceError) as replaced:
+            quick.apply(events(self.spark, 4, 6))
+        assert replaced.value.code in ("write-conflict", "owner-replaced")
+        assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize("there", [True, False], ids=["an empty table", "no table"])
+    def test_nothing_that_is_asked_after_the_mark_hides_a_commit_of_another_writer(self, there: bool) -> None:
+        slow, quick = self.open(mode="append"), self.open(mode="append")
+        if there:
+            self.reshape(slow, ITEMS)
+        assert slow.mark(ITEMS.name) is None
+        self.reshape(quick, ITEMS)
+        assert quick.mark(ITEMS.name) is None
+        assert quick.apply(events(self.spark, 1, 3)).inserted == 3
+        slow.notes(ITEMS.name)
+        self.reshape(slow, Table(ITEMS.name, (*ITEMS.columns, Column("note", "string")), ITEMS.keys))
+        with pytest.raises(Retryable) as refused:
+            slow.apply(events(self.spark, 1, 5))
+        assert refused.value.code == "write-conflict"
+        assert slow.mark(ITEMS.name) == Mark(LOG, 3, at(3))
+        assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3]
+
+
+class TargetContract(CommitContract):
+    """All that a target must do."""
+
+    def test_current_rows_say_their_position(self) -> None:
+        target = self.opened()
+        self.send(target, [put(1, 1), put(2, 2)], 0)
+        found = {row["id"]: row["_cdc_position"] for row in target.current(ITEMS.name).collect()}
+        assert found == {1: at(1), 2: at(2)}
+
+    def test_a_table_that_was_never_written_has_no_shape_and_no_mark(self) -> None:
+        target = self.open()
+        assert target.have(ITEMS.name) is None
+        assert target.mark(ITEMS.name) is None
+
+    def test_a_created_table_has_the_shape_it_was_given_and_no_rows(self) -> None:
+        target = self.opened()
+        assert target.have(ITEMS.name) == ITEMS
+        assert target.mark(ITEMS.name) is None
+        assert self.rows(target) == []
+
+    def test_creating_twice_changes_nothing(self) -> None:
+        target = self.opened()
+        target.apply(batch(self.spark, [put(1, 1)], 1))
+        target.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
+        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
+
+    def test_inserts_updates_and_deletes_are_counted_and_seen(self) -> None:
+        target = self.opened()
+        first = target.apply(batch(self.spark, [put(1, 1), put(2, 2), put(3, 3)], 3))
+        second = target.apply(batch(self.spark, [put(4, 2, "y"), drop(5, 3), put(6, 4, None, None)], 6))
+        assert (first.inserted, first.updated, first.deleted) == (3, 0, 0)
+        assert (second.inserted, second.updated, second.deleted) == (1, 1, 1)
+        assert self.rows(target) == [
+            {"id": 1, "name": "x", "size": 1},
+            {"id": 2, "name": "y", "size": 1},
+            {"id": 4, "name": None, "size": None},
+        ]
+
+    def test_another_log_starts_its_own_count(self) -> None:
+        target = self.opened()
+        target.apply(batch(self.spark, [put(1, 1)], 100))
+        again = self.open()
+        assert again.mark(ITEMS.name) == Mark(LOG, 100, at(1))
+        again.apply(batch(self.spark, [put(2, 1, "y")], 3, log="log-2"))
+        assert self.open().mark(ITEMS.name) == Mark("log-2", 3, at(2))
+        assert self.rows(again) == [{"id": 1, "name": "y", "size": 1}]
 
     def test_a_row_never_replaces_a_newer_one(self) -> None:
         target = self.opened()
@@ -372,29 +487,6 @@ class TargetContract:
         here, there = _micros(first), _micros(noon)
         assert sorted(map(tuple, known)) == [(1, here), (3, here), (2**40, there), (2**41, there)]
 
-    def test_names_from_outside_are_only_names(self) -> None:
-        names = ["select", "a.b", "ä ö", "`", "a`b", "x,y;{}()=", "${spark.app.name}", "o'clock\\", "n" * 300]
-        table = Table(
-            "public.odd names.t`x", (Column("the key", "string"), *(Column(n, "string") for n in names)), ("the key",)
-        )
-        target = self.opened(table)
-        for place, key in enumerate(["k'1", "${HOME}", "\\", "k'1"], start=1):
-            image = {"the key": key, **{name: f"{name[:20]}'{place}" for name in names}}
-            change = Change(table.name, Op.CREATE, at(place), (key,), image)
-            half = Change(table.name, Op.UPDATE, at(place), (key,), {**image, "a.b": None}, frozenset({"a.b"}))
-            target.apply(batch(self.spark, [half if place == 4 else change], place, table))
-        found = {row["the key"]: row for row in self.rows(target, table)}
-        assert found.keys() == {"k'1", "${HOME}", "\\"}
-        assert found["k'1"]["a.b"] == "a.b'1"
-        assert found["k'1"]["`"] == "`'4"
-        assert target.have(table.name) == table
-        target.apply(batch(self.spark, [Change(table.name, Op.DELETE, at(9), ("\\",))], 9, table))
-        self.reshape(target, Table(table.name, (*table.columns, Column("späte Spalte", "int", default=1)), table.keys))
-        assert {(row["the key"], row["späte Spalte"]) for row in self.read(target, table)} == {
-            ("k'1", 1),
-            ("${HOME}", 1),
-        }
-
     @pytest.mark.parametrize("ours", ["_tailrace", "_tailrace_tables", "_TAILRACE_tombstones_items"])
     def test_a_name_of_ours_is_refused(self, ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(TABLES, "public.ours", ours)
@@ -445,94 +537,6 @@ class TargetContract:
         assert repr(_comparable(found[image["id"]])) == repr(_comparable(image))
         assert repr(_comparable(found[2])) == repr(_comparable({**image, "id": 2}))
         assert found[1] == {**nothing, "id": 1}
-
-    @pytest.mark.parametrize("seed", [1, 2])
-    def test_any_order_batching_and_replay_gives_the_folded_table(self, seed: int) -> None:
-        dice = random.Random(seed)
-        history: list[Change] = []
-        for place in range(1, 41):
-            key, roll = dice.randrange(6), dice.random()
-            history.append(
-                drop(place, key) if roll < 0.3 else truncate(place) if roll < 0.35 else put(place, key, f"v{place}")
-            )
-        wanted = fold(history)
-        dice.shuffle(history)
-        target = self.opened()
-        offset = 0
-        while offset < len(history):
-            size = dice.randrange(6, 14)
-            target = self.open() if dice.random() < 0.3 else target
-            replayed = history[max(0, offset - dice.randrange(4)) : offset + size]
-            self.send(target, replayed, min(offset + size, len(history)))
-            offset += size
-        assert self.rows(target) == sorted((row for _, row in wanted.rows.values()), key=lambda row: str(row["id"])), (
-            seed
-        )
-
-    def test_two_pipelines_in_one_place_do_not_mix(self) -> None:
-        target = self.opened()
-        target.apply(batch(self.spark, [put(1, 1)], 1))
-        with pytest.raises(Halt) as halted:
-            self.open(pipeline="other").mark(ITEMS.name)
-        assert halted.value.code == "foreign-table"
-        with pytest.raises(Halt):
-            self.open(name="second").evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
-        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
-
-    def test_a_refused_change_leaves_no_trace(self) -> None:
-        target = self.opened()
-        target.apply(batch(self.spark, [put(1, 1)], 1))
-        other = Table(ITEMS.name, (Column("id", "bigint"), Column("name", "int")), ITEMS.keys)
-        with pytest.raises(Halt):
-            self.reshape(target, other)
-        with pytest.raises(Halt):
-            self.reshape(target, Table(ITEMS.name, (*ITEMS.columns, Column("n", "int")), ("id",)), Evolution.FAIL)
-        assert self.open().have(ITEMS.name) == ITEMS
-        assert self.open().mark(ITEMS.name) == Mark(LOG, 1, at(1))
-        assert self.rows(target) == [{"id": 1, "name": "x", "size": 1}]
-
-    def test_append_keeps_every_event_once(self) -> None:
-        target = self.open(mode="append")
-        self.reshape(target, ITEMS)
-        assert target.apply(events(self.spark, 1, 3)).inserted == 3
-        target.apply(events(self.spark, 4, 5))
-        assert self.open(mode="append").apply(events(self.spark, 4, 5)).inserted == 0
-        found = sorted(self.read(target, ITEMS), key=lambda row: row["_cdc_offset"])
-        assert [(row["_cdc_offset"], row["name"]) for row in found] == [(n, f"v{n}") for n in range(1, 6)]
-        assert target.have(ITEMS.name) == ITEMS
-
-    def test_of_two_writers_of_one_table_one_commits_each_range(self) -> None:
-        slow, quick = self.open(mode="append"), self.open(mode="append")
-        self.reshape(slow, ITEMS)
-        assert [target.mark(ITEMS.name) for target in (slow, quick)] == [None, None]
-        assert quick.apply(events(self.spark, 1, 3)).inserted == 3
-        with pytest.raises(Retryable) as refused:
-            # It was made for a table without any row.
-            slow.apply(events(self.spark, 1, 5))
-        assert refused.value.code == "write-conflict"
-        assert slow.mark(ITEMS.name) == Mark(LOG, 3, at(3))
-        assert slow.apply(events(self.spark, 4, 5)).inserted == 2
-        with pytest.raises(TailraceError) as replaced:
-            quick.apply(events(self.spark, 4, 6))
-        assert replaced.value.code in ("write-conflict", "owner-replaced")
-        assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3, 4, 5]
-
-    @pytest.mark.parametrize("there", [True, False], ids=["an empty table", "no table"])
-    def test_nothing_that_is_asked_after_the_mark_hides_a_commit_of_another_writer(self, there: bool) -> None:
-        slow, quick = self.open(mode="append"), self.open(mode="append")
-        if there:
-            self.reshape(slow, ITEMS)
-        assert slow.mark(ITEMS.name) is None
-        self.reshape(quick, ITEMS)
-        assert quick.mark(ITEMS.name) is None
-        assert quick.apply(events(self.spark, 1, 3)).inserted == 3
-        slow.notes(ITEMS.name)
-        self.reshape(slow, Table(ITEMS.name, (*ITEMS.columns, Column("note", "string")), ITEMS.keys))
-        with pytest.raises(Retryable) as refused:
-            slow.apply(events(self.spark, 1, 5))
-        assert refused.value.code == "write-conflict"
-        assert slow.mark(ITEMS.name) == Mark(LOG, 3, at(3))
-        assert sorted(row["_cdc_offset"] for row in self.read(slow, ITEMS)) == [1, 2, 3]
 
 
 def _comparable(row: Image) -> Image:

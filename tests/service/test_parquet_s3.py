@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
+from typing import Any
 
 import obstore
 import pyarrow as pa
@@ -15,25 +17,40 @@ from pyspark.sql import SparkSession
 from dev.services.s3 import S3
 from tailrace.apply.target import Mark, Target
 from tailrace.core.errors import NotReady, Retryable
-from tailrace.core.table import Evolution, fit
+from tailrace.core.table import Evolution, Table, fit
 from tailrace.targets.parquet import Options, open_target
-from tests.contracts.target import ITEMS, LOG, TABLES, at, batch, drop, put
+from tests.contracts.target import ITEMS, LOG, TABLES, CommitContract, Image, at, batch, drop, put
 
 
-def opened(spark: SparkSession, s3: S3, bucket: str) -> Target:
+def opened(spark: SparkSession, s3: S3, place: str, **how: str) -> Target:
     options = Options(
-        path=f"s3://{bucket}/some/prefix",
+        path=f"s3://{place}",
         s3_endpoint=s3.endpoint,
         s3_region=s3.region,
         s3_access_key_id=s3.access_key,
         s3_secret_access_key=s3.secret_key,
     )
-    return open_target("lake", options, spark=lambda: spark, pipeline_id="shop", tables=TABLES, mode="scd1")
+    given: Any = {"name": "lake", "pipeline_id": "shop", "mode": "scd1", **how}
+    return open_target(options=options, spark=lambda: spark, tables=TABLES, **given)
+
+
+class TestParquetInABucket(CommitContract):
+    @pytest.fixture(autouse=True)
+    def _store(self, spark: SparkSession, s3: S3) -> None:
+        self.spark, self.s3 = spark, s3
+        s3.create_bucket("contract")
+        self.place = f"contract/{uuid.uuid4()}/a folder"
+
+    def open(self, *, pipeline: str = "shop", name: str = "lake", mode: str = "scd1") -> Target:
+        return opened(self.spark, self.s3, self.place, name=name, pipeline_id=pipeline, mode=mode)
+
+    def read(self, target: Target, table: Table) -> list[Image]:
+        return self.visible(target.current(table.name))
 
 
 def test_a_table_in_a_bucket_is_kept_current_by_one_writer_at_a_time(spark: SparkSession, s3: S3) -> None:
     s3.create_bucket("lake")
-    one, two = opened(spark, s3, "lake"), opened(spark, s3, "lake")
+    one, two = opened(spark, s3, "lake/some/prefix"), opened(spark, s3, "lake/some/prefix")
     one.evolve(ITEMS.name, fit(None, ITEMS, Evolution.ALTER))
     assert two.mark(ITEMS.name) is None
     one.apply(batch(spark, [put(n, n) for n in range(1, 6)], 1))

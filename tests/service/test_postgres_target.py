@@ -18,7 +18,7 @@ from tailrace.core.errors import Halt, NotReady, Retryable
 from tailrace.core.table import Table
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.targets.postgres import Options, open_target
-from tests.contracts.sql import SqlContract
+from tests.contracts.sql import ODD, SqlContract
 from tests.contracts.target import ITEMS, TABLES, Image, at, batch, put
 from tests.every_type import KINDS, VALUES, write_every_type
 from tests.service.reading import Database
@@ -26,6 +26,7 @@ from tests.service.reading import Database
 
 class TestPostgresTarget(SqlContract):
     holds_zero = False
+    documents = "SELECT name::text FROM items WHERE pg_typeof(name) = 'json'::regtype"
 
     @pytest.fixture(autouse=True)
     def _store(self, spark: SparkSession, database: Database, postgres: EmbeddedPostgres) -> None:
@@ -62,6 +63,21 @@ class TestPostgresTarget(SqlContract):
 
     def address(self, table: str) -> str:
         return f"postgres:{self.dsn}#{self.schema}.{table}"
+
+    @pytest.mark.parametrize("kind", ["json", "jsonb"])
+    def test_documents_of_a_table_that_was_made_beforehand_are_what_it_makes_of_them(self, kind: str) -> None:
+        self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))
+        self.sql(f"CREATE TABLE items (id bigint PRIMARY KEY, name {kind}, size bigint)")
+        target = self.open()
+        shape = self.reshape(target, ITEMS)
+        target.apply(batch(self.spark, [put(1, 1, ODD), put(1, 2, "1.0")], 1, shape))
+        kept = Change(ITEMS.name, Op.UPDATE, at(2), (1,), {"id": 1, "name": None, "size": 2}, frozenset({"name"}))
+        target.apply(batch(self.spark, [kept, put(2, 2, "[]")], 2, shape))
+        assert self.sql("SELECT name::text, size FROM items ORDER BY id") == [
+            (ODD if kind == "json" else '{"a": 2}', 2),
+            ("[]", 1),
+        ]
+        assert self.sql("SELECT DISTINCT pg_typeof(name)::text FROM items") == [(kind,)]
 
     def test_values_are_what_another_client_expects(self) -> None:
         write_every_type(self.spark, self.open())

@@ -23,6 +23,7 @@ from tests.every_type import KINDS, VALUES, write_every_type
 
 class TestDuckdbTarget(SqlContract):
     adopts = False
+    documents = "SELECT CAST(name AS VARCHAR) FROM items WHERE typeof(name) = 'JSON'"
 
     @pytest.fixture(autouse=True)
     def _store(self, spark: SparkSession, tmp_path: Path) -> None:

@@ -37,7 +37,11 @@ def test_a_column_that_is_expected_is_added_whatever_the_policy() -> None:
 
 
 def test_a_table_survives_storage() -> None:
-    whole = table(Column("a", "decimal(10,2)", False, "base64", "0.10"), Column('b"`é', "array<string>", default=True))
+    whole = table(
+        Column("a", "decimal(10,2)", False, "base64", "0.10"),
+        Column('b"`é', "array<string>", default=True),
+        Column("j", "string", json=True),
+    )
     assert table_from_json(json.loads(json.dumps(whole.to_json()))) == whole
 
 
@@ -95,6 +99,20 @@ def test_a_narrower_type_is_stored_in_the_target_s_own() -> None:
     found = fit(table(Column("a", "bigint")), table(Column("a", "int")), Evolution.FAIL)
     assert found.widen == ()
     assert found.table.column("a").type == "bigint"
+
+
+@pytest.mark.parametrize("policy", Evolution)
+def test_documents_go_into_text_as_they_are(policy: Evolution) -> None:
+    found = fit(table(Column("a", "string")), table(Column("a", "string", json=True)), policy)
+    assert (found.widen, found.table) == ((), table(Column("a", "string")))
+
+
+def test_a_column_of_documents_becomes_text_by_policy_alone() -> None:
+    have, want = table(Column("a", "string", json=True)), table(Column("a", "string"))
+    assert fit(have, want, Evolution.ALTER).table == want
+    assert fit(have, want, Evolution.SKIP).table == have
+    assert refused(have, want, Evolution.FAIL) == "schema-refused"
+    assert fit(table(), have, Evolution.ALTER).table == have
 
 
 def test_a_dropped_column_stays_in_the_target() -> None:

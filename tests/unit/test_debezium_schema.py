@@ -55,6 +55,11 @@ def test_type_and_encoding(described: Column, expected: tuple[str, str]) -> None
     assert (described.type, described.encoding) == expected
 
 
+def test_a_document_is_told_from_other_text() -> None:
+    assert column("string", "io.debezium.data.Json").json
+    assert not column("string").json
+
+
 def test_an_array_carries_the_encoding_of_its_elements() -> None:
     dates = {"name": "element", "type": "int32", "semantic": "io.debezium.time.Date", "optional": True, "text": False}
     numbers = {"name": "element", "type": "string", "semantic": "", "optional": True, "text": False}

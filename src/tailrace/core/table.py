@@ -32,7 +32,8 @@ class Column:
     """One column: its type here, and how its value is written in a message.
 
     `encoding` is the envelope's word for the wire form (for example `date-days`, `base64`), empty
-    where JSON's own form will do. `default` is what rows written before the column existed hold.
+    where JSON's own form will do. `default` is what rows written before the column existed hold. `json` says of text
+    that each value is a JSON document; a target that has a type for those may use it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Column:
     nullable: bool = True
     encoding: str = ""
     default: Scalar = None
+    json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Table:
                     "nullable": c.nullable,
                     "encoding": c.encoding,
                     "default": c.default,
+                    # Only where it is so: a table without such columns keeps the fingerprint that it has in old logs.
+                    **({"json": True} if c.json else {}),
                 }
                 for c in self.columns
             ],
@@ -152,9 +156,13 @@ def fit(
                 skipped.append(f'column "{column.name}" {column.type} is new and left out')
             else:
                 add.append(column)
-        elif (wider := _wider(want.name, old, column, narrower=narrower, pad=pad)) != old.type:
+        # Every document is text, and not every text a document.
+        elif (
+            wider := _wider(want.name, old, column, narrower=narrower, pad=pad)
+        ) != old.type or old.json > column.json:
             if policy is Evolution.SKIP:
-                skipped.append(f'column "{column.name}" became {column.type} and stays {old.type}')
+                stays = "json" if old.json else old.type
+                skipped.append(f'column "{column.name}" became {column.type} and stays {stays}')
             else:
                 widen.append(Column(column.name, wider))
     new = [column for column in add if column.name not in expected]
@@ -169,7 +177,7 @@ def fit(
     for column in widen:
         columns[column.name] = Column(column.name, column.type)
     for column in add:
-        columns[column.name] = Column(column.name, column.type, default=column.default)
+        columns[column.name] = Column(column.name, column.type, default=column.default, json=column.json)
     return Fit(Table(want.name, tuple(columns.values()), want.keys), False, tuple(add), tuple(widen), tuple(skipped))
 
 

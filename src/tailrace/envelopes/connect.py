@@ -46,6 +46,7 @@ _SEMANTIC = SEMANTIC | {
     "io.debezium.data.VariableScaleDecimal": ("string", "decimal-variable"),
 }
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
+JSON = "io.debezium.data.Json"
 
 MOST_DIGITS = 38
 """The most digits that a decimal of Spark holds."""
@@ -66,7 +67,8 @@ def image_of(block: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def _column(table: str, field: Mapping[str, Any]) -> Column:
     name = str(field["field"])
     kind, encoding = _type(field, f'column "{name}" of table "{table}"')
-    return Column(name, kind, bool(field.get("optional", False)), encoding, _default(field.get("default"), encoding))
+    optional, json = bool(field.get("optional", False)), field.get("name") == JSON
+    return Column(name, kind, optional, encoding, _default(field.get("default"), encoding), json)
 
 
 def _type(field: Mapping[str, Any], what: str) -> tuple[str, str]:

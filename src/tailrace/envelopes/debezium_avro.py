@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column as Expression
@@ -330,7 +331,7 @@ def _in_avro(column: Column) -> Column:
     kind = column.type.removeprefix("array<").removesuffix(">") if arrays else column.type
     encoding = _encoding(column.encoding.removeprefix("array:"), kind)
     whole = f"array:{encoding}" if arrays and encoding else encoding
-    return Column(column.name, column.type, column.nullable, whole, column.default)
+    return replace(column, encoding=whole)
 
 
 def _encoding(encoding: str, kind: str) -> str:

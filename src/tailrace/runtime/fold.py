@@ -279,7 +279,7 @@ class Fold:
     def _fit(
         self, have: Table | None, schemas: Sequence[Table], choice: Choice, awaited: frozenset[str] | None
     ) -> tuple[Fit, Table]:
-        want = choice.of(engine.merged(schemas), self._rules, whole=awaited is None)
+        want = _marked(choice.of(engine.merged(schemas), self._rules, whole=awaited is None), schemas)
         # Of a table whose columns are learned, what was asked for by its name is no evolution either.
         expected = frozenset[str]() if awaited is None else awaited.union(choice.columns)
         notes = self._rules.notes(choice.track_history)
@@ -352,6 +352,14 @@ class Fold:
 def _own(have: Table | None, rules: Rules) -> Table | None:
     """Return the target's table without the column that only marks deleted rows."""
     return have and Table(have.name, tuple(c for c in have.columns if c.name != rules.soft), have.keys)
+
+
+def _marked(want: Table, schemas: Sequence[Table]) -> Table:
+    """Say of the columns of `want` which are JSON: those that every writer calls so, and no key, which is compared."""
+    said = [column for schema in schemas for column in schema.columns]
+    other = {column.name for column in said if not column.json} | set(want.keys)
+    json = {column.name for column in said} - other
+    return replace(want, columns=tuple(replace(c, json=c.name in json) for c in want.columns))
 
 
 _SETTINGS = {

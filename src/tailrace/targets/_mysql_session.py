@@ -19,7 +19,7 @@ from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
 from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
-from tailrace.targets._sql.crossing import times_as_text
+from tailrace.targets._sql.crossing import in_utc
 from tailrace.targets._sql.dialect import Dialect, Kind, Values
 
 _SETTINGS = {
@@ -211,7 +211,7 @@ def _texts(batch: pa.RecordBatch) -> pa.Array:
 def _literals(column: pa.Array) -> pa.Array:
     kind, around = column.type, ("'", "'")
     if pa.types.is_timestamp(kind):
-        text = pc.replace_substring(times_as_text(column), "Z", "")
+        text = in_utc(column)
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         text, around = column, ("x'", "'")
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):

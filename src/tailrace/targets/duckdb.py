@@ -102,6 +102,8 @@ def native(kind: str) -> str | None:
 def kind(name: str) -> Kind:
     """Return how values of the Spark type called `name` are stored."""
     own = native(name)
+    if name == "json":
+        return Kind("JSON")
     if own is None:
         return json_kind("JSON", name) if is_nested(name) else text_kind("VARCHAR", name)
     if is_nested(name):
@@ -127,6 +129,7 @@ DIALECT = Dialect(
     widen=widen,
     position="VARCHAR",
     rewrites=True,
+    documents=True,
     keyed=False,
     folds=True,
 )
@@ -171,6 +174,12 @@ class DuckDB:
         if isinstance(error, duckdb.TransactionException):
             hint = "Nothing was committed. Apply the batch again, one writer at a time."
             return Retryable("write-conflict", f"another writer committed first while {what}", hint)
+        if isinstance(error, duckdb.ConversionException):
+            hint = (
+                "DuckDB takes as JSON what its own reader reads. Mend the row in the source, or leave the column out "
+            )
+            hint += "with columns."
+            return Halt("value-refused", f"DuckDB cannot store a value, met while {what}", hint)
         if isinstance(error, duckdb.OutOfMemoryException):
             hint = "Nothing was committed. Lower slice.max_rows, or give the process more memory."
             return Halt("target-memory", f"DuckDB had not enough memory while {what}", hint)

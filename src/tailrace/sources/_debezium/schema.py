@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace.core.table import Column, Scalar, Table
-from tailrace.envelopes.connect import DECIMAL, PLAIN, SEMANTIC, declared_decimal
+from tailrace.envelopes.connect import DECIMAL, JSON, PLAIN, SEMANTIC, declared_decimal
 
 
 def table_of(described: Mapping[str, Any]) -> Table:
@@ -21,7 +21,8 @@ def table_of(described: Mapping[str, Any]) -> Table:
 
 def _column(described: Mapping[str, Any]) -> Column:
     kind, encoding = _type(described, described.get("parameters", {}))
-    return Column(described["name"], kind, bool(described["optional"]), encoding, _default(described, encoding))
+    optional, json = bool(described["optional"]), described["semantic"] == JSON
+    return Column(described["name"], kind, optional, encoding, _default(described, encoding), json)
 
 
 def _type(described: Mapping[str, Any], parameters: Mapping[str, str]) -> tuple[str, str]:

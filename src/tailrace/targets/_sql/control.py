@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from tailrace.apply.target import Mark, mark_from_json
 from tailrace.core.errors import Halt
 from tailrace.core.table import Column, Table
-from tailrace.targets._sql.dialect import Dialect, Session
+from tailrace.targets._sql.dialect import NATIVE, Dialect, Session, in_spark
 
 CONTROL = "_tailrace_tables"
-_FORMAT = 1
+_FORMAT, _PLAIN = 2, 1
+"""What this version reads, and what it writes of a table that an earlier one understands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ class Entry:
     """Columns that may be there already, though the shape has them not: an earlier try began to add them."""
     claimed: bool = True
     """The table is ours already, and not one that somebody else has made for us."""
+    natives: Mapping[str, str] = field(default_factory=dict)
+    """Columns that lie as a kind that Spark has no name for."""
+    given: bool = False
+    """Somebody else has made the table: that a column of his takes JSON only is not ours to change."""
+
+    def kinds(self) -> dict[str, str]:
+        """Return the columns of the source as they are stored."""
+        return {column.name: self.natives.get(column.name, column.type) for column in self.shape.columns}
 
     @property
     def sequence(self) -> str:
@@ -83,11 +92,20 @@ class Control:
                 f'the control row of table "{name}" has format {stored["format"]}, newer than {_FORMAT}',
                 "A newer Tailrace wrote it. Run that one.",
             )
-        columns = tuple(Column(*column) for column in stored["columns"])
-        shape = Table(table, columns, tuple(stored["keys"]))
-        known = mark_from_json(json.loads(mark)) if mark else None
-        adding = tuple(stored.get("adding", ()))
-        return Entry(owner, stored["mode"], shape, stored["notes"], int(epoch), int(commits), known, adding)
+        given = bool(stored.get("given", False))
+        columns = [Column(name, in_spark(kind), json=kind in NATIVE and not given) for name, kind in stored["columns"]]
+        return Entry(
+            owner,
+            stored["mode"],
+            Table(table, tuple(columns), tuple(stored["keys"])),
+            stored["notes"],
+            int(epoch),
+            int(commits),
+            mark_from_json(json.loads(mark)) if mark else None,
+            tuple(stored.get("adding", ())),
+            natives={name: kind for name, kind in stored["columns"] if kind in NATIVE},
+            given=given,
+        )
 
     def create(self, session: Session) -> None:
         """Make the table of control rows if it is not there."""
@@ -132,10 +150,11 @@ class Control:
 
 def _body(entry: Entry) -> str:
     stored = {
-        "format": _FORMAT,
+        "format": _FORMAT if entry.natives else _PLAIN,
         "mode": entry.mode,
         "keys": list(entry.shape.keys),
-        "columns": [[column.name, column.type] for column in entry.shape.columns],
+        "columns": [[name, kind] for name, kind in entry.kinds().items()],
         "notes": dict(entry.notes),
     }
-    return json.dumps(stored | ({"adding": list(entry.adding)} if entry.adding else {}))
+    more = {"adding": list(entry.adding), "given": entry.given}
+    return json.dumps(stored | {name: value for name, value in more.items() if value})

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -14,7 +15,7 @@ from tailrace.spark.frame import from_arrow
 from tailrace.spark.kinds import kind_of
 from tailrace.spark.parts import parts
 from tailrace.targets._columns import UNCHANGED
-from tailrace.targets._sql.dialect import Dialect, Kind
+from tailrace.targets._sql.dialect import Dialect, Kind, in_spark
 from tailrace.targets._sql.statements import KEPT
 
 
@@ -24,22 +25,28 @@ def outgoing(
     """Give the columns of `rows` that `types` names, as they are stored, part by part.
 
     Within a part they come in the order of `keys`: an index takes neighbours several times as fast as rows that lie
-    all over it.
+    all over it. Where there is no index, their order is nobody's.
     """
     have = {field.name: kind_of(field.dataType) for field in rows.schema}
     values = []
     for name, kind in types.items():
-        value = column(name) if have[name] == kind else column(name).cast(kind)
+        value = column(name) if have[name] == in_spark(kind) else column(name).cast(in_spark(kind))
         values.append(dialect.kind(kind).out(value).alias(name))
-    if keys:
+    if keys and dialect.keyed:
         rows = rows.sortWithinPartitions(*map(column, keys))
     return closing(parts(rows.select(*values)))
 
 
+def in_utc(column: pa.Array) -> pa.Array:
+    """Return moments as what a clock in UTC shows: Arrow writes a time with a zone five times as slowly."""
+    zoned = column.cast(pa.timestamp("us", "UTC")) if column.type.tz else column
+    return zoned.cast(pa.timestamp("us"))
+
+
 def times_as_text(column: pa.Array) -> pa.Array:
     """Return `column` with moments in UTC and marked so, as text that every database reads alike."""
-    zone = "UTC" if column.type.tz else None
-    return column.cast(pa.timestamp("us", zone)).cast(pa.string())
+    text = in_utc(column).cast(pa.string())
+    return pc.binary_join_element_wise(text, "Z", "") if column.type.tz else text
 
 
 def one_value(column: pa.Array) -> object:

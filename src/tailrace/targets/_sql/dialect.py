@@ -23,6 +23,9 @@ from tailrace.core.table import Table
 
 Values = Sequence[Any]
 
+NATIVE = ("json", "jsonb")
+"""Kinds that Spark has no name for; their values are text to it."""
+
 _JSON = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 _MAP_BY_OTHERS = re.compile(r"map<(?!string,)")
@@ -66,6 +69,11 @@ def json_kind(sql: str, kind: str) -> Kind:
         )
     options = {**_JSON, "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
     return Kind(sql, pa.string(), lambda v: F.to_json(v, options), lambda v: F.from_json(v, kind, options))
+
+
+def in_spark(kind: str) -> str:
+    """Return the type that values of `kind` have in Spark."""
+    return "string" if kind in NATIVE else kind
 
 
 def double_quoted(name: str) -> str:
@@ -130,7 +138,7 @@ class Dialect:
     name: str
     """What it is called in a message."""
     kind: Callable[[str], Kind]
-    """Says how values of a Spark type lie there."""
+    """Says how values of a Spark type, or of one of `NATIVE` that it has, lie there."""
     quote: Callable[[str], str]
     parameter: Callable[[int], str]
     """Returns the place of the n-th value in a statement, from 1 on."""
@@ -170,6 +178,8 @@ class Dialect:
     rewrites: bool = False
     """A row is changed by deleting it and writing it anew: by columns, an UPDATE writes the neighbours anew as well. It
     also tells -0.0 from 0.0, where an UPDATE takes them for one and leaves what is there."""
+    documents: bool = False
+    """It has a kind `json` that keeps a JSON document as it is written."""
     keyed: bool = True
     """Tables have a primary key."""
     folds: bool = False

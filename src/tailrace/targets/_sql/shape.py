@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tailrace.core.table import SEQUENCE, Column, Fit, Table
@@ -38,10 +38,19 @@ class Place:
         return self.dialect.table(self.beside_name)
 
 
-def planned(owner: Owner, mode: str, change: Fit) -> Entry:
+def planned(dialect: Dialect, owner: Owner, mode: str, change: Fit) -> Entry:
     """Return the entry of a table that is to be created."""
-    shape = tuple(Column(column.name, column.type) for column in change.table.columns)
-    return Entry(owner.text(), mode, Table(owner.table, shape, change.table.keys), dict(change.notes))
+    columns = change.table.columns
+    shape = Table(owner.table, tuple(_kept(dialect, column) for column in columns), change.table.keys)
+    return Entry(owner.text(), mode, shape, dict(change.notes), natives=_natives(dialect, columns))
+
+
+def _kept(dialect: Dialect, column: Column) -> Column:
+    return Column(column.name, column.type, json=column.json and dialect.documents)
+
+
+def _natives(dialect: Dialect, columns: Iterable[Column]) -> dict[str, str]:
+    return {column.name: "json" for column in columns if column.json and dialect.documents}
 
 
 def beside(entry: Entry) -> dict[str, str]:
@@ -49,7 +58,7 @@ def beside(entry: Entry) -> dict[str, str]:
     if entry.mode == "scd1":
         keys = {key: entry.shape.column(key).type for key in entry.shape.keys}
         return {**keys, POSITION: "string", OP: "string", DAY: "string"}
-    user = {column.name: column.type for column in entry.shape.columns}
+    user = entry.kinds()
     ours = {SEQUENCE: entry.sequence, POSITION: "string", OP: "string", UNCHANGED: "array<string>"}
     return {**user, **ours, NUMBER: "bigint", DAY: "string"}
 
@@ -111,22 +120,24 @@ def alter(session: Session, place: Place, entry: Entry, change: Fit, stored: Cal
 
     In mode scd1 rows that exist get the default of a new column; `stored` returns it as it is stored.
     """
-    have = {column.name: column.type for column in entry.shape.columns}
+    have = entry.kinds()
     add = [column for column in change.add if column.name not in have]
     widen = {c.name: Column(c.name, c.type) for c in change.widen if have.get(c.name, c.type) != c.type}
     old = (widen.get(column.name, column) for column in entry.shape.columns)
-    wider = replace(entry, shape=replace(entry.shape, columns=tuple(old)))
+    natives = {name: kind for name, kind in entry.natives.items() if name not in widen}
+    wider = replace(entry, shape=replace(entry.shape, columns=tuple(old)), natives=natives)
     if widen:
         _widen(session, place, entry, wider, list(widen))
     for column in add:
         _add(session, place, entry, column, stored)
-    new = (Column(column.name, column.type) for column in add)
-    return replace(wider, shape=replace(wider.shape, columns=(*wider.shape.columns, *new)), adding=())
+    new = (_kept(place.dialect, column) for column in add)
+    shape = replace(wider.shape, columns=(*wider.shape.columns, *new))
+    return replace(wider, shape=shape, natives={**natives, **_natives(place.dialect, add)}, adding=())
 
 
 def _widen(session: Session, place: Place, entry: Entry, wider: Entry, names: Sequence[str]) -> None:
     dialect = place.dialect
-    types = {name: (entry.shape.column(name).type, wider.shape.column(name).type) for name in names}
+    types = {name: (entry.kinds()[name], wider.kinds()[name]) for name in names}
     anew = dialect.convert and any(dialect.kind(old).sql != dialect.kind(new).sql for old, new in types.values())
     for table, layout in ((place.table, _table(wider)), (place.beside, _side(wider))):
         found = [name for name in names if name in layout.types]
@@ -160,9 +171,13 @@ class _Layout:
     primary: tuple[str, ...] = ()
 
 
+def stored(entry: Entry) -> dict[str, str]:
+    """Return the columns of the table, ours among them, with their kinds."""
+    return {**dict(columns_of(entry.shape, entry.mode, entry.sequence)), **entry.natives}
+
+
 def _table(entry: Entry) -> _Layout:
-    types = dict(columns_of(entry.shape, entry.mode, entry.sequence))
-    return _Layout(types, told(entry), told(entry))
+    return _Layout(stored(entry), told(entry), told(entry))
 
 
 def _side(entry: Entry) -> _Layout:
@@ -184,7 +199,8 @@ def _make(session: Session, dialect: Dialect, table: str, layout: _Layout) -> No
 
 
 def _add(session: Session, place: Place, entry: Entry, column: Column, stored: Callable[[Column], object]) -> None:
-    kind, name = place.dialect.kind(column.type), place.dialect.column(column.name)
+    kind = place.dialect.kind(_natives(place.dialect, [column]).get(column.name, column.type))
+    name = place.dialect.column(column.name)
     for table in (place.table, place.beside) if entry.mode == "scd2" else (place.table,):
         _add_column(session, place, table, column.name, f"{name} {kind.sql}", began=column.name in entry.adding)
     if column.default is not None and entry.mode == "scd1":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
@@ -25,11 +26,11 @@ from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column, Fit, Table
 from tailrace.spark.frame import frame
-from tailrace.targets._columns import POSITION, columns_of
+from tailrace.targets._columns import POSITION
 from tailrace.targets._sql import shape
 from tailrace.targets._sql.control import Control, Entry, Owner
 from tailrace.targets._sql.crossing import incoming, one_value, outgoing, with_kept
-from tailrace.targets._sql.dialect import Database, Session
+from tailrace.targets._sql.dialect import NATIVE, Database, Session, in_spark
 from tailrace.targets._sql.fill import fill
 from tailrace.targets._sql.shape import NUMBER
 from tailrace.targets._sql.statements import DAY, KEPT, OP, STAGE, Statements
@@ -102,15 +103,13 @@ class SqlTable:
         """Return the rows with keys within `near` as they are stored."""
         with self._session("reading the rows") as session:
             entry = self._existing(session)
-            types = dict(columns_of(entry.shape, entry.mode, entry.sequence))
-            return self._read(session, self._table, types, near, entry)
+            return self._read(session, self._table, shape.stored(entry), near, entry)
 
     def records(self, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
         """Return the records with keys within `near`, and what is hidden beside them."""
         with self._session("reading the records") as session:
             entry = self._existing(session)
-            types = dict(columns_of(entry.shape, entry.mode, entry.sequence))
-            visible = self._read(session, self._table, types, near, entry)
+            visible = self._read(session, self._table, shape.stored(entry), near, entry)
             if not self._any(session, self._beside):
                 return visible, None
             hidden = {name: kind for name, kind in shape.beside(entry).items() if name != DAY}
@@ -129,7 +128,7 @@ class SqlTable:
             self._control.create(session)
             entry = self._entry(session)
             if entry is None:
-                entry = shape.planned(self._owner, self._mode, change)
+                entry = shape.planned(self._dialect, self._owner, self._mode, change)
                 shape.create_beside(session, self._place, entry)
                 self._control.put(session, self._name, entry)
                 # The table comes last: until it is there, the others count for nothing and are made again.
@@ -194,7 +193,7 @@ class SqlTable:
     def _fold_rows(self, session: Session, entry: Entry, batch: Batch) -> Applied:
         carried = [name for name in entry.shape.names() if name in batch.rows.columns]
         values = [name for name in carried if name not in entry.shape.keys]
-        types = {name: entry.shape.column(name).type for name in carried}
+        types = {name: kind for name, kind in entry.kinds().items() if name in carried}
         buried, there = (self._any(session, table) for table in (self._beside, self._table))
         if not buried and not there and not batch.truncate:
             places, today = (self._table, self._beside), _today().isoformat()
@@ -231,7 +230,7 @@ class SqlTable:
         return session.run(do.mark_truncated(batch.soft, value), [batch.truncate, batch.truncate])
 
     def _fold_records(self, session: Session, entry: Entry, batch: Batch) -> Applied:
-        types = dict(columns_of(entry.shape, "scd2", entry.sequence))
+        types = shape.stored(entry)
         self._load_stage(session, batch.rows, {**types, OP: "string"}, entry)
         told = (*entry.shape.keys, POSITION)
         do = self._statements(told)
@@ -249,8 +248,7 @@ class SqlTable:
         return Applied(inserted, updated, gone)
 
     def _append(self, session: Session, entry: Entry, batch: Batch) -> Applied:
-        types = dict(columns_of(entry.shape, "append"))
-        carried = {name: kind for name, kind in types.items() if name in batch.rows.columns}
+        carried = {name: kind for name, kind in shape.stored(entry).items() if name in batch.rows.columns}
         return Applied(inserted=self._load(session, self._table, batch.rows, carried))
 
     def _load_stage(self, session: Session, rows: DataFrame, types: dict[str, str], entry: Entry) -> None:
@@ -304,7 +302,7 @@ class SqlTable:
     ) -> DataFrame:
         kinds = {name: self._dialect.kind(kind) for name, kind in types.items()}
         if not entry.claimed:
-            listed = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in types.items())
+            listed = ", ".join(f"`{name.replace('`', '``')}` {in_spark(kind)}" for name, kind in types.items())
             return frame(self._spark(), [], listed)
         names = ", ".join(kind.read.format(self._dialect.column(name)) for name, kind in kinds.items())
         conditions, values = [], list[object]()
@@ -343,8 +341,10 @@ class SqlTable:
         if isinstance(found, str) or self._any(session, self._table):
             why = found if isinstance(found, str) else "it has rows"
             raise self._foreign(f"was not made by Tailrace, and cannot be taken over: {why}")
-        keyed = Table(self._owner.table, found.columns, found.keys)
-        return Entry(self._owner.text(), self._mode, keyed, claimed=False)
+        columns = tuple(replace(column, type=in_spark(column.type)) for column in found.columns)
+        natives = {column.name: column.type for column in found.columns if column.type in NATIVE}
+        keyed = Table(self._owner.table, columns, found.keys)
+        return Entry(self._owner.text(), self._mode, keyed, claimed=False, natives=natives, given=True)
 
     def _existing(self, session: Session, *, lock: bool = False) -> Entry:
         entry = self._entry(session, lock=lock)

@@ -100,14 +100,14 @@ class ParquetTable:
         failpoint("C20")
         now = self.look()
         if now is None:
-            table = Table(self._name, change.table.columns, change.table.keys)
+            table = Table(self._name, tuple(map(_as_text, change.table.columns)), change.table.keys)
             buckets = tuple((FIRST, rest) for rest in range(FIRST)) if self._mode == "scd1" else ()
             made = Manifest(1, self._owner, self._mode, table, dict(change.notes), buckets=buckets)
             self._manifests.add(made)
             failpoint("C21")
             return
         self._refuse_other_mode(now)
-        new = [column for column in change.add if column.name not in now.table.names()]
+        new = [_as_text(column) for column in change.add if column.name not in now.table.names()]
         wider = {c.name: c for c in change.widen if now.table.column(c.name).type != c.type}
         if not new and not wider:
             return
@@ -296,6 +296,11 @@ class ParquetTable:
                 f'table "{self._folder}" was made in mode {now.mode} and is now to be kept in mode {self._mode}',
                 "Set the mode back, or give the table another name under tables.",
             )
+
+
+def _as_text(column: Column) -> Column:
+    """Return the column as it is kept: text is text here, whatever it holds."""
+    return replace(column, json=False)
 
 
 def _next(now: Manifest, **changed: Any) -> Manifest:
