@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tailrace.envelopes.debezium_avro import DebeziumAvro
 from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Sample, keys_in
+from tailrace.log._broker import Broker
 from tailrace.log._inferred import widened
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log._reading import reading
@@ -364,6 +367,15 @@ def test_a_group_is_shown_for_topics_of_the_log_only() -> None:
     log = KafkaLog("log", 1, cluster, ["a"], [], DebeziumJson(), Kept(), _no_spark)
     log.commit("mine", Offsets({"a:0": 4, "b:0": 7}))
     assert cluster.committed == {"mine": {("a", 0): 5}}
+
+
+def test_a_broker_that_does_not_answer_holds_a_drain_for_seconds_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = Broker({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}, {})
+        asked = time.monotonic()
+        with pytest.raises(Unreachable, match='group "mine"'):
+            broker.commit("mine", {("a", 0): 5})
+    assert time.monotonic() - asked < 20
 
 
 def test_a_log_that_was_told_of_a_schema_gives_no_more_slices() -> None:
