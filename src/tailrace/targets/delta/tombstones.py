@@ -5,7 +5,7 @@ batch will set, and with the name of the attempt. One counts only if that very a
 commit of the rows stays the one commit point: a crash between the two, or another writer that was quicker,
 leaves tombstones that do not count. The mark names the newest attempt that buried anything. Below that one
 lies nothing that is not true: who brings changes by hand clears it of others' first, and what an attempt of a
-drain left tells of the same log. See ADR 5, ADR 18 and ADR 28.
+drain left tells of the same log. See ADR 5, ADR 18, ADR 28 and ADR 31.
 
 A truncate leaves one row too, with its position, so that the floor of a table outlives the Delta log.
 In mode scd2 whole events are remembered so: deletes, and earlier events of a run. See ADR 7.
