@@ -124,6 +124,7 @@ def test_a_folder_tells_case_apart_as_its_file_system_does(tmp_path: Path) -> No
         # So a file system looks that takes both for one.
         (tmp_path / name.upper()).symlink_to(folder)
         assert folds_case(str(folder))
+        assert folds_case(f"file://{folder}")
         assert folds_case(str(folder / "not" / "there" / "1"))
         assert names_in(sink, f"{{path: '{folder}'}}", tables)["Users"].startswith("Users_")
     assert not folds_case("s3://bucket/lake")

@@ -114,9 +114,10 @@ def folds_case(path: str) -> bool:
 
     Nothing is written to find it out: the file system is asked for a folder that is there, by its name in other case.
     """
-    if _FILE_SYSTEM.match(path):
+    local = path.removeprefix("file://").removeprefix("file:")
+    if _FILE_SYSTEM.match(local):
         return False
-    place = Path(path).absolute()
+    place = Path(local).absolute()
     for folder in (place, *place.parents):
         other = folder.parent / folder.name.swapcase()
         if other != folder and folder.exists():
