@@ -15,7 +15,7 @@ import tailrace
 from tailrace.apply.target import Target
 from tailrace.core.change import Change, Op
 from tailrace.core.errors import Halt, NotReady, Retryable
-from tailrace.core.table import Table
+from tailrace.core.table import Column, Table
 from tailrace.demo.postgres import EmbeddedPostgres
 from tailrace.targets.postgres import Options, open_target
 from tests.contracts.sql import ODD, SqlContract
@@ -63,6 +63,25 @@ class TestPostgresTarget(SqlContract):
 
     def address(self, table: str) -> str:
         return f"postgres:{self.dsn}#{self.schema}.{table}"
+
+    @pytest.mark.parametrize("kind", ["text", "varchar(40)", "uuid"])
+    def test_a_key_of_a_table_that_was_made_beforehand_is_compared_as_there(self, kind: str) -> None:
+        self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))
+        self.sql(f"CREATE TABLE w (id {kind} PRIMARY KEY, n bigint)")
+        shape = Table("public.w", (Column("id", "string"), Column("n", "bigint")), ("id",))
+        target = self.open()
+        self.reshape(target, shape)
+        one, two = "6e9d6f4e-0000-4000-8000-00000000000a", "6e9d6f4e-0000-4000-8000-00000000000b"
+
+        def change(place: int, key: str, n: int) -> Change:
+            return Change("public.w", Op.UPDATE, at(place), (key,), {"id": key, "n": n})
+
+        target.apply(batch(self.spark, [change(1, one, 1), change(1, two, 1)], 1, shape))
+        target.apply(batch(self.spark, [change(2, one, 2), Change("public.w", Op.DELETE, at(2), (two,))], 2, shape))
+        target.apply(batch(self.spark, [change(1, two, 9)], 3, shape))
+        assert [(str(key), n) for key, n in self.sql("SELECT id, n FROM w")] == [(one, 2)]
+        near = target.known("public.w", {"id": (one, one)})
+        assert {row["id"] for row in near.collect()} >= {one}
 
     @pytest.mark.parametrize("kind", ["json", "jsonb"])
     def test_documents_of_a_table_that_was_made_beforehand_are_what_it_makes_of_them(self, kind: str) -> None:

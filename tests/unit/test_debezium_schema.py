@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.core.table import Column
+from tailrace.core.table import Column, Table
+from tailrace.envelopes import connect
+from tailrace.runtime import fold
 from tailrace.sources._debezium.schema import table_of
 from tailrace.sources._debezium.stand import Stand, lsn_number, lsn_text, stand_at
 
@@ -58,6 +60,18 @@ def test_type_and_encoding(described: Column, expected: tuple[str, str]) -> None
 def test_a_document_is_told_from_other_text() -> None:
     assert column("string", "io.debezium.data.Json").json
     assert not column("string").json
+    fields = [{"field": name, "type": "string", "name": kind} for name, kind in (("a", connect.JSON), ("b", None))]
+    assert [column.json for column in connect.table_of("t", fields, []).columns] == [True, False]
+
+
+def test_what_one_writer_does_not_call_a_document_is_none_and_neither_is_a_key() -> None:
+    def table(**documents: bool) -> Table:
+        return Table("t", tuple(Column(name, "string", json=json) for name, json in documents.items()), ("id",))
+
+    older, newer = table(id=True, a=True, b=False, gone=True), table(id=True, a=True, b=True, new=True)
+    want = Table("t", tuple(Column(name, "string") for name in ("id", "a", "b", "gone", "new", "mark")), ("id",))
+    marked = fold._marked(want, [older, newer])
+    assert [c.name for c in marked.columns if c.json] == ["a", "gone", "new"]
 
 
 def test_an_array_carries_the_encoding_of_its_elements() -> None:

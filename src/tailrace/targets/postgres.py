@@ -28,7 +28,7 @@ from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, Tailr
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table
 from tailrace.targets._sql.crossing import in_utc
-from tailrace.targets._sql.dialect import NATIVE, Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
+from tailrace.targets._sql.dialect import JSON, Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
 from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.events import EventsTarget
 from tailrace.targets._sql.table import Mode
@@ -158,9 +158,12 @@ _PLAIN = {
     # Arrow writes a timestamp on its way in, where it knows the zone.
     "timestamp": Kind("timestamptz", pa.string(), back=lambda v: v.cast("timestamp")),
     "timestamp_ntz": Kind("timestamp", pa.string(), back=lambda v: v.cast("timestamp_ntz")),
-    # It keeps the text, which jsonb does not; see ADR 29. The other is met in tables that somebody else has made.
+    # It keeps the text, which jsonb does not; see ADR 29.
     "json": Kind("json", pa.string()),
+    # These are met in tables that somebody else has made.
     "jsonb": Kind("jsonb", pa.string()),
+    "uuid": Kind("uuid", pa.string()),
+    "text": Kind("text", pa.string(), ranged=True),
 }
 _LISTED = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "decimal")
 """Arrays of these are arrays in PostgreSQL too; others are JSON."""
@@ -208,6 +211,7 @@ _REFLECTED = {
     "timestamp without time zone": "timestamp_ntz",
     "json": "json",
     "jsonb": "jsonb",
+    "uuid": "uuid",
 }
 _COLUMNS = """
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), array_position(i.indkey::int[], a.attnum::int),
@@ -228,13 +232,15 @@ def _reflect(schema: str) -> Callable[[Session, str], Table | str]:
                 if numeric
                 else _REFLECTED.get(re.sub(r"^(character( varying)?)\(\d+\)$", r"\1", declared))
             )
-            if kind is None or (place is not None and (kind in NATIVE or declared.startswith("character("))):
+            if kind is None or (place is not None and (kind in JSON or declared.startswith("character("))):
                 return f'its {"column" if place is None else "key"} "{column}" is of type {declared}'
-            columns.append(Column(column, kind))
             if place is not None:
                 keys[place] = column
-                if collation != "C":
-                    return f'its key "{column}" is not COLLATE "C"'
+                if collation not in ("C", "default"):
+                    return f'its key "{column}" is neither COLLATE "C" nor of the collation of the database'
+                # No two texts are one in the collation of a database; what it is compared with must have the same.
+                kind = "text" if collation == "default" and kind == "string" else kind
+            columns.append(Column(column, kind))
         return Table(name, tuple(columns), tuple(keys[n] for n in sorted(keys))) if keys else "it has no primary key"
 
     return reflect

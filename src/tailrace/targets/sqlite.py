@@ -36,6 +36,8 @@ from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_tab
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 _ROWS = 10_000
+_CACHE = 65_536
+"""KiB. Pages that a batch changes more than once are then written once; SQLite's own 2 MiB are few for that."""
 
 
 class Options(BaseModel):
@@ -180,6 +182,7 @@ class SQLite:
                 if write:
                     connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA cache_size = -{_CACHE}")
                 connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 # Closing without a commit undoes everything.
                 yield _Session(connection)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tailrace.apply.target import Mark, mark_from_json
 from tailrace.core.errors import Halt
 from tailrace.core.table import Column, Table
-from tailrace.targets._sql.dialect import NATIVE, Dialect, Session, in_spark
+from tailrace.targets._sql.dialect import JSON, NATIVE, Dialect, Session, in_spark
 
 CONTROL = "_tailrace_tables"
 _FORMAT, _PLAIN = 2, 1
@@ -93,7 +93,7 @@ class Control:
                 "A newer Tailrace wrote it. Run that one.",
             )
         given = bool(stored.get("given", False))
-        columns = [Column(name, in_spark(kind), json=kind in NATIVE and not given) for name, kind in stored["columns"]]
+        columns = [Column(name, in_spark(kind), json=kind in JSON and not given) for name, kind in stored["columns"]]
         return Entry(
             owner,
             stored["mode"],

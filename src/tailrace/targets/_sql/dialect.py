@@ -23,8 +23,10 @@ from tailrace.core.table import Table
 
 Values = Sequence[Any]
 
-NATIVE = ("json", "jsonb")
-"""Kinds that Spark has no name for; their values are text to it."""
+JSON = ("json", "jsonb")
+NATIVE = (*JSON, "text", "uuid")
+"""Kinds that Spark has no name for; their values are text to it. `text` is told from `string` where a table that
+somebody else has made compares its keys in a way of its own."""
 
 _JSON = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 

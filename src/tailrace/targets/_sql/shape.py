@@ -56,7 +56,7 @@ def _natives(dialect: Dialect, columns: Iterable[Column]) -> dict[str, str]:
 def beside(entry: Entry) -> dict[str, str]:
     """Return the columns of what lies beside a table, with their types."""
     if entry.mode == "scd1":
-        keys = {key: entry.shape.column(key).type for key in entry.shape.keys}
+        keys = {key: entry.kinds()[key] for key in entry.shape.keys}
         return {**keys, POSITION: "string", OP: "string", DAY: "string"}
     user = entry.kinds()
     ours = {SEQUENCE: entry.sequence, POSITION: "string", OP: "string", UNCHANGED: "array<string>"}

@@ -92,7 +92,7 @@ class SqlTable:
         """Return position and liveness of each key within `near`, deleted ones included: one row per key."""
         with self._session("reading the known keys") as session:
             entry = self._existing(session)
-            types = {key: entry.shape.column(key).type for key in entry.shape.keys} | {POSITION: "string"}
+            types = {key: entry.kinds()[key] for key in entry.shape.keys} | {POSITION: "string"}
             rows = self._read(session, self._table, types, near, entry).withColumn("_cdc_alive", F.lit(True))
             if entry.mode != "scd1":
                 return rows.limit(0)
@@ -307,9 +307,9 @@ class SqlTable:
         names = ", ".join(kind.read.format(self._dialect.column(name)) for name, kind in kinds.items())
         conditions, values = [], list[object]()
         for key, (low, high) in near.items():
-            kind = entry.shape.column(key).type
+            kind = entry.kinds()[key]
             if self._dialect.kind(kind).ranged:
-                column = self._dialect.column(key) + (self._dialect.collate if kind == "string" else "")
+                column = self._dialect.column(key) + (self._dialect.collate if in_spark(kind) == "string" else "")
                 conditions.append(f"{column} >= {self._value(values, low)} AND {column} <= {self._value(values, high)}")
         where = " AND ".join(conditions)
         if where:

@@ -311,7 +311,7 @@ def _seconds(text: str | None) -> float | None:
     """Return how long `Retry-After` asks to wait, be it written as seconds or as a date."""
     if text is None:
         return None
-    if text.isdecimal() and len(text) < 10:
+    if text.isdecimal():
         return min(float(text), _LONGEST_ASKED)
     try:
         when = email.utils.parsedate_to_datetime(text)
