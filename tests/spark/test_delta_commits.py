@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Batch, Mark
 from tailrace.core import failpoint
+from tailrace.core.change import Change, Op
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.table import Column, Evolution, Table, fit
 from tailrace.targets.delta import DeltaTarget, Options, shape, table
@@ -208,6 +211,51 @@ def test_tombstones_are_looked_at_only_where_the_log_leaves_a_doubt(
     looks.clear()
     lake().apply(batch(spark, [put(8, 1)], 8))
     assert looks == []
+
+
+@pytest.mark.parametrize("first", [[], [drop(2, 8)]], ids=["nothing buried", "something buried"])
+@pytest.mark.parametrize("then", [[put(30, 3)], [put(30, 3), drop(31, 9)]], ids=["no deletes", "deletes"])
+def test_what_an_attempt_buried_that_broke_off_counts_with_no_other(
+    first: list[Change], then: list[Change], lake: Opener, spark: SparkSession, armed: Callable[[str], None]
+) -> None:
+    """A slice of several partitions may be cut in another way: the next commit need not include what that one had."""
+    created(lake, spark).apply(batch(spark, [put(2, 4), *first], 2))
+    armed("C22")
+    with pytest.raises(Retryable):
+        lake().apply(batch(spark, [drop(20, 1)], 20))
+    alive = {1: (at(1), True), 2: (at(1), True), 3: (at(30), True), 4: (at(2), True)}
+    buried = {change.key[0]: (change.position, False) for change in [*first, *then] if change.op is Op.DELETE}
+    lake().apply(batch(spark, then, 50))
+    assert positions(lake()) == alive | buried
+    lake().apply(batch(spark, [drop(60, 10)], 60))
+    assert positions(lake()) == alive | buried | {10: (at(60), False)}
+
+
+def test_what_a_replay_buried_that_broke_off_counts_with_no_other(
+    lake: Opener, spark: SparkSession, armed: Callable[[str], None]
+) -> None:
+    def replayed(change: Change) -> Batch:
+        made = batch(spark, [change], 1)
+        return replace(made, mark=replace(made.mark, high=at(20), replays=1), replay=True)
+
+    created(lake, spark)
+    armed("C22")
+    with pytest.raises(Retryable):
+        lake().apply(replayed(drop(20, 1)))
+    lake().apply(replayed(drop(10, 2)))
+    assert positions(lake()) == {1: (at(1), True), 2: (at(10), False)}
+
+
+def test_a_table_that_is_made_anew_knows_nothing_of_what_the_one_before_it_buried(
+    lake: Opener, spark: SparkSession, tmp_path: Path
+) -> None:
+    created(lake, spark).apply(batch(spark, [drop(5, 1)], 2))
+    shutil.rmtree(tmp_path / "items")
+    created(lake, spark).apply(batch(spark, [put(3, 3)], 3))
+    alive = {1: (at(1), True), 2: (at(1), True), 3: (at(3), True)}
+    assert positions(lake()) == alive
+    lake().apply(batch(spark, [drop(9, 9)], 4))
+    assert positions(lake()) == alive | {9: (at(9), False)}
 
 
 def test_commits_of_others_do_not_hide_the_mark(lake: Opener, spark: SparkSession, tmp_path: Path) -> None:

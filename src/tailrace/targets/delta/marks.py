@@ -17,7 +17,7 @@ from tailrace.apply.target import Mark, is_log, mark_from_json, replays_of
 from tailrace.core.errors import Halt
 from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.place import KEPT, Owner
-from tailrace.targets.delta.tombstones import Committed, Grave
+from tailrace.targets.delta.tombstones import NOTHING, Committed, Grave
 
 _FORMAT, _FORMAT_OF_TURNS = 1, 2
 
@@ -98,7 +98,7 @@ class Marks:
                 f'table "{self._owner.table}" was taken back to an earlier version',
                 "Start the target again: it goes on from that version.",
             )
-        self._seen = _Seen(snapshot.version, found or (known.stamp if known else Stamp()))
+        self._seen = _Seen(snapshot.version, found or (known.stamp if known else Stamp(grave=NOTHING)))
         return self._seen.stamp.mark
 
     def stamp_at(self, log: DeltaLog, snapshot: Snapshot) -> Stamp | None:
@@ -182,10 +182,9 @@ class Marks:
                 f"{_FORMAT_OF_TURNS}",
                 "A newer Tailrace wrote it. Run that one.",
             )
-        log, offset, attempt = stored.get("grave") or ("", -1, "")
         turn = Turn(**stored["turn"]) if "turn" in stored else Turn()
         mark = mark_from_json(stored["mark"]) if stored["mark"] else None
-        return Stamp(mark, (log, offset, attempt) if attempt else None, turn)
+        return Stamp(mark, Grave(*stored["grave"]) if "grave" in stored else None, turn)
 
 
 def _rest(turn: Turn, offsets: Mapping[str, int]) -> dict[str, int]:

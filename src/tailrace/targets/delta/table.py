@@ -35,7 +35,7 @@ from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.marks import Marks
 from tailrace.targets.delta.outcome import LIBRARY_ERRORS, doing, translate
 from tailrace.targets.delta.place import NOTES, Owner, Place
-from tailrace.targets.delta.tombstones import Committed, Tombstones
+from tailrace.targets.delta.tombstones import Committed, Grave, Tombstones
 from tailrace.targets.delta.versions import METADATA, DeltaVersions
 
 Mode = Literal["scd1", "scd2", "append"]
@@ -107,13 +107,13 @@ class DeltaTable:
     def known(self, near: Ranges = NOWHERE) -> DataFrame:
         """Return position and liveness of each key within `near`, deleted ones included: one row per key."""
         with self._doing("reading the known keys"):
-            _, snapshot = self._existing()
+            snapshot, committed = self._committed()
             keys = shape.table_of(snapshot, self._owner.table).keys
             columns = [F.col(quote(key)) for key in keys]
             rows = self._near(near).select(*columns, POSITION, F.lit(True).alias("_cdc_alive"))
             if self._mode == "append":
                 return rows.limit(0)
-            graves = self._tombstones.of_keys(keys, self._marks.committed(snapshot), near)
+            graves = self._tombstones.of_keys(keys, committed, near)
             if graves is None:
                 return rows
             every = rows.unionByName(graves.withColumn("_cdc_alive", F.lit(False)))
@@ -129,8 +129,7 @@ class DeltaTable:
     def records(self, near: Ranges = NOWHERE) -> tuple[DataFrame, DataFrame | None]:
         """Return the records with keys within `near`, and what is hidden beside them."""
         with self._doing("reading the records"):
-            _, snapshot = self._existing()
-            return self._near(near), self._tombstones.events(self._marks.committed(snapshot), near)
+            return self._near(near), self._tombstones.events(self._committed()[1], near)
 
     def evolve(self, change: Fit) -> None:
         """Create or alter the table; a step that was done already is not done again."""
@@ -173,7 +172,8 @@ class DeltaTable:
                 buried = self._tombstones.bury(batch, lambda: self._marks.committed(snapshot), gone, attempt, ticket)
                 # A replay is numbered apart from the log, and what counts of the log stays as it is.
                 if buried and not batch.replay:
-                    grave = (batch.mark.log, int(batch.mark.offset), attempt)
+                    since = int(mark.offset) if mark and mark.log == batch.mark.log else -1
+                    grave = Grave(batch.mark.log, int(batch.mark.offset), attempt, since)
             commit = self._commit(log, snapshot, batch, measured, self._marks.stamp(batch.mark, attempt, grave))
             # The rows are committed; should this fail, the next batch does it.
             with suppress(*LIBRARY_ERRORS):
@@ -269,6 +269,12 @@ class DeltaTable:
         flag = _marked(batch.soft, before) if batch.soft else None
         merge = Merge(into, source, columns, carried, keys, batch.partial, batch.truncate, ranges, batch.ties, flag)
         return merge.sql()
+
+    def _committed(self) -> tuple[Snapshot, Committed]:
+        """Return the newest version, and what counts of the tombstones there, which its own mark says."""
+        log, snapshot = self._existing()
+        self._read_mark(log, snapshot)
+        return snapshot, self._marks.committed(snapshot)
 
     def _near(self, near: Ranges) -> DataFrame:
         rows = self._place.read(self._base)

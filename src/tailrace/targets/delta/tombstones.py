@@ -3,9 +3,9 @@
 Tombstones are appended before the rows of their batch, with the change log and offset of the mark that
 batch will set, and with the name of the attempt. One counts only if that very attempt was committed, so the
 commit of the rows stays the one commit point: a crash between the two, or another writer that was quicker,
-leaves tombstones that do not count. The mark names the newest attempt that buried anything. Below that one
-lies nothing that is not true: who brings changes by hand clears it of others' first, and what an attempt of a
-drain left tells of the same log. See ADR 5, ADR 18, ADR 28 and ADR 31.
+leaves tombstones that do not count. The mark names the newest attempt that buried anything, and the number behind
+which it began: from there on only its own count. Below that lies nothing dead, for who appends removes that first.
+See ADR 5, ADR 18, ADR 28 and ADR 31.
 
 A truncate leaves one row too, with its position, so that the floor of a table outlives the Delta log.
 In mode scd2 whole events are remembered so: deletes, and earlier events of a run. See ADR 7.
@@ -17,18 +17,20 @@ import datetime
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from tailrace.apply.ranges import Ranges, inside
-from tailrace.apply.target import Batch
+from tailrace.apply.target import Batch, is_log
 from tailrace.core.errors import Retryable
 from tailrace.core.table import Column as TableColumn
 from tailrace.spark.kinds import kind_of
 from tailrace.targets._merge import OP, POSITION, literal, quote
 from tailrace.targets.delta import shape
+from tailrace.targets.delta.log import Commit, DeltaLog, Snapshot
 from tailrace.targets.delta.place import Place
 
 _LOG, _OFFSET, _DAY, _ATTEMPT = "_cdc_log", "_cdc_offset", "_cdc_day", "_cdc_attempt"
@@ -36,13 +38,22 @@ _APP = "tailrace/tombstones"
 """Under this name appends are numbered, where several writers may meet: of two with one number, Delta takes one."""
 
 _WHOLE = "whole"
-"""Says of an append, in its commit, that everything counted which lay there before it."""
-_APPENDS = ("WRITE", "CREATE TABLE AS SELECT")
+"""Says of an append, in its commit, that everything counted which lay there at the version that follows this word."""
 _LOOKED_AT = 5
 """Behind an append lie few commits that are none; further back it is quicker to look at the tombstones."""
 
-Grave = tuple[str, int, str]
-"""A commit that buried something: the change log and offset of its mark, and the name of the attempt."""
+
+class Grave(NamedTuple):
+    """A commit that buried something: the log and number of its mark, its attempt, and the number it began behind."""
+
+    log: str
+    number: int
+    attempt: str
+    since: int
+
+
+NOTHING = Grave("", -1, "", -1)
+"""In the life of the table nothing was buried yet: what lies here is of attempts that broke off, or of one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +64,23 @@ class Committed:
     current: str = ""
     """The change log of the mark."""
     grave: Grave | None = None
+    """`None` if the log of the table no longer tells."""
 
     def counts(self) -> str:
         """Return, in SQL, which tombstones count."""
-        each = []
-        for log, offset in sorted(self.offsets.items()):
-            upto = f"{_OFFSET} <= {offset}"
-            if self.grave and log == self.grave[0]:
-                last, attempt = self.grave[1], literal(self.grave[2])
-                upto = f"({_OFFSET} < {last} OR ({_OFFSET} = {last} AND {_ATTEMPT} = {attempt}))"
-            elif self.grave and log == self.current:
-                continue
-            each.append(f"({_LOG} = {literal(log)} AND {upto})")
+        each = (f"({_LOG} = {literal(log)} AND {upto})" for log in sorted(self.offsets) if (upto := self._upto(log)))
         return " OR ".join(each) or "false"
+
+    def _upto(self, log: str) -> str:
+        grave = self.grave
+        # Replays are numbered one by one, and leave the grave of the log as it is.
+        if grave is not None and is_log(log):
+            if log == grave.log:
+                own = f"({_OFFSET} <= {grave.number} AND {_ATTEMPT} = {literal(grave.attempt)})"
+                return f"({_OFFSET} <= {grave.since} OR {own})"
+            if log == self.current or grave == NOTHING:
+                return ""
+        return f"{_OFFSET} <= {self.offsets[log]}"
 
     def and_then(self, step: tuple[str, int], current: str, grave: Grave | None) -> Committed:
         """Return what has been committed once a batch with this step is."""
@@ -92,9 +107,7 @@ class Tombstones:
         self._session = session
         self._place = place
         self._exists = False
-        self._tidy = False
-        self._whole = False
-        self._pending = False
+        self._doubt = False
 
     def ticket(self) -> Ticket:
         """Return what an append needs where several may write; to be asked for before the mark is read."""
@@ -109,27 +122,28 @@ class Tombstones:
     ) -> bool:
         """Append the deletes and the truncate of `batch`, which count once `attempt` is committed; say if any are.
 
-        With a `ticket`, others may write for the same mark: what lies dead below it is removed first, and an append
-        behind theirs is refused.
+        What is dead at or below the mark, and could count with that commit, is removed first. With a `ticket`, others
+        may write for the same mark, and an append behind theirs is refused.
         """
-        if self._pending:
-            self._tidy = self._whole = False
-        buries = bool(deletes or batch.truncate or batch.hidden is not None)
-        if ticket is not None:
-            self._tidy_up(committed)
-        elif buries and not self._whole:
-            self._whole = self._all_count(committed())
-        if not buries:
+        if not deletes and not batch.truncate and batch.hidden is None:
             return False
-        self._pending = True
-        self._append(batch, attempt, ticket)
+        known = committed()
+        if batch.replay:
+            # Who replays has the pipeline alone: nobody is about to commit another.
+            self._remove(f"{_LOG} = {literal(batch.step[0])} AND NOT ({known.counts()})")
+        whole = self._whole_at(known)
+        self._doubt = whole is None
+        if self._doubt:
+            self._tidy_up(known)
+        self._append(batch, attempt, ticket, attempt if whole is None else f"{attempt} {_WHOLE} {whole}")
         self._exists = True
         return True
 
     def settle(self, committed: Callable[[], Committed]) -> None:
         """Take note that the last batch is committed, and remove what attempts before it have left."""
-        self._pending = False
-        self._tidy_up(committed)
+        if self._doubt:
+            self._tidy_up(committed())
+            self._doubt = False
 
     def of_keys(self, keys: tuple[str, ...], committed: Committed, near: Ranges) -> DataFrame | None:
         """Return key columns and position of every tombstone that counts; `None` if there never was one."""
@@ -177,7 +191,7 @@ class Tombstones:
         if self._read().where(old).limit(1).count():
             self._session.sql(f"DELETE FROM {self._place.sql} WHERE {old}")
 
-    def _append(self, batch: Batch, attempt: str, ticket: Ticket | None) -> None:
+    def _append(self, batch: Batch, attempt: str, ticket: Ticket | None, note: str) -> None:
         today = F.lit(datetime.datetime.now(datetime.UTC).date())
         sequence, number = batch.step
         stamp = [
@@ -197,7 +211,7 @@ class Tombstones:
                 *nulls, F.lit(batch.truncate).alias(POSITION), F.lit("t").alias(OP), *stamp
             )
             rows = rows.unionByName(one)
-        self._write(rows.coalesce(1), ticket, f"{attempt} {_WHOLE}" if self._whole else attempt)
+        self._write(rows.coalesce(1), ticket, note)
         if ticket is not None and not self._landed(ticket, attempt):
             raise Retryable(
                 "write-conflict",
@@ -230,32 +244,18 @@ class Tombstones:
             return False
         return any(attempt in commit.metadata.split() for commit in log.commits(now.version, ticket.version + 1))
 
-    def _tidy_up(self, committed: Callable[[], Committed]) -> None:
+    def _tidy_up(self, known: Committed) -> None:
         """Remove what can never count. What lies above the mark may be of a writer that is about to commit it."""
-        if self._tidy:
-            return
-        known = committed()
-        self._whole = self._all_count(known)
-        if not self._whole:
-            self._remove(f"NOT ({known.counts()}) AND ({known.reached()})")
-        self._tidy = True
+        self._remove(f"NOT ({known.counts()}) AND ({known.reached()})")
 
-    def _all_count(self, committed: Committed) -> bool:
-        return self._told_whole(committed) or not self._any(f"NOT ({committed.counts()})")
-
-    def _told_whole(self, committed: Committed) -> bool:
-        """Say whether the log alone shows that all that lies here counts, which spares a look at it.
-
-        It does if the newest append is the newest that was committed, and began where everything counted. What came
-        behind an append and is none, such as a compaction, only leaves rows as they were or removes them.
-        """
+    def _whole_at(self, committed: Committed) -> int | None:
+        """Return the version as of which everything here counts; `None` if something does not."""
         log = self._place.log(self._session)
         now = log.snapshot() if log else None
         if log is None or now is None:
-            return True
-        commits = itertools.islice(log.commits(now.version), _LOOKED_AT)
-        newest = next((commit.metadata for commit in commits if commit.operation.startswith(_APPENDS)), "")
-        return committed.grave is not None and newest == f"{committed.grave[2]} {_WHOLE}"
+            return -1
+        told = committed.grave is not None and _told_whole(log, now, committed.grave)
+        return now.version if told or not self._any(f"NOT ({committed.counts()})") else None
 
     def _any(self, which: str) -> bool:
         return bool(self._read().where(which).limit(1).count())
@@ -276,3 +276,22 @@ class Tombstones:
 
 def _kinds(schema: StructType) -> list[tuple[str, DataType]]:
     return [(field.name, field.dataType) for field in schema]
+
+
+def _told_whole(log: DeltaLog, now: Snapshot, grave: Grave) -> bool:
+    """Say whether the log alone shows that everything counts, which spares a look at the tombstones.
+
+    It does if the newest append is the newest that was committed, and everything counted when it came. What is no
+    append, such as a compaction, leaves rows as they were or removes them.
+    """
+    commits = itertools.islice(log.commits(now.version), _LOOKED_AT)
+    newest = next((commit for commit in commits if _appends(commit)), None)
+    told = newest.metadata.split() if newest else []
+    if newest is None or told[:2] != [grave.attempt, _WHOLE]:
+        return False
+    between = list(log.commits(newest.version - 1, int(told[2]) + 1))
+    return len(between) == newest.version - 1 - int(told[2]) and not any(map(_appends, between))
+
+
+def _appends(commit: Commit) -> bool:
+    return commit.operation.startswith(("WRITE", "CREATE TABLE AS SELECT"))
