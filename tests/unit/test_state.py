@@ -207,6 +207,12 @@ def test_the_tables_of_the_last_life_are_known_to_the_next(tmp_path: Path) -> No
     assert Checkpoints(tmp_path).known() == ("a", "b")
 
 
+def test_the_next_life_keeps_the_order_in_which_tables_came(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).begin(("gone", "public.Users"))
+    Checkpoints(tmp_path).end()
+    assert Checkpoints(tmp_path).begin(("public.users", "public.Users")).tables == ("public.Users", "public.users")
+
+
 def test_a_checkpoint_with_a_scope_is_stored_whole(tmp_path: Path) -> None:
     scope = Scope("abc", (("a/b.users", "x"), ("users", "")))
     for checkpoint in (Snapshotting("here", "7", '{"tablet":"x"}', scope), Tailing("here", "9", scope)):

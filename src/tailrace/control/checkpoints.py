@@ -47,11 +47,12 @@ class Checkpoints:
         )
 
     def begin(self, tables: tuple[str, ...]) -> Life:
-        """Return the present life, or begin the next one for `tables`."""
+        """Return the present life, or begin the next one for `tables`, those of the last one first, in their order."""
         if (life := self.life()) is not None:
             return life
         stored = state.load(self._life) or {}
-        life = Life(int(str(stored.get("epoch", 0))) + 1, uuid.uuid4().hex[:12], tables)
+        every = in_order((table for table in self.known() if table in tables), tables)
+        life = Life(int(str(stored.get("epoch", 0))) + 1, uuid.uuid4().hex[:12], every)
         state.save(self._life, {"epoch": life.epoch, "log": life.log, "tables": list(life.tables)})
         return life
 

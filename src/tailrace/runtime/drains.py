@@ -111,10 +111,6 @@ class Drains:
                     )
             return self._checkpoints.extend(every)
 
-    def names(self, sink: SinkConfig, tables: tuple[str, ...]) -> dict[str, str]:
-        """Return what each of `tables` is called in the target of `sink`."""
-        return sink.names(tables)
-
     def open_target(self, sink: SinkConfig, tables: tuple[str, ...]) -> Target:
         """Return the target of `sink` for `tables`; nothing is connected yet."""
         module = _module(sink)

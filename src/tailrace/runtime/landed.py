@@ -51,7 +51,7 @@ def landed_tables(pipeline: PipelineConfig, drains: Drains, tables: tuple[str, .
     else:
         found = source.shapes() if isinstance(source, Shaped) else {}
         shapes = {name: _fields_of(found[name]) for name in in_order((), found)}
-    return LandedTables(pipeline, sink, options, drains.names(sink, tuple(shapes)), shapes)
+    return LandedTables(pipeline, sink, options, sink.names(tuple(shapes)), shapes)
 
 
 def _bronze_sink(pipeline: PipelineConfig) -> tuple[SinkConfig, bronze.Options]:
