@@ -263,10 +263,12 @@ def test_avro_that_is_cut_off_or_wrongly_framed_is_put_aside(spark: SparkSession
     pipeline = avro(spark, tmp_path)
     topic = "pg_avro.public.documents"
     whole = pipeline.cluster.message(topic, 0, 0)[1] or b""
-    for value in (b"\x01" + whole[1:], whole[:5], whole[:3], whole[:7], b"{}", b""):
+    no_text = whole.replace(b"first", b"fi\xffst")
+    assert no_text != whole
+    for value in (b"\x01" + whole[1:], whole[:5], whole[:3], whole[:7], whole[: len(whole) // 2], b"{}", b"", no_text):
         pipeline.cluster.put(topic, 0, None, value)
     counts = pipeline.drain()
-    assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 6
+    assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 8
 
 
 @pytest.mark.parametrize("name", ["postgres-avro", "postgres-json"])
