@@ -23,7 +23,7 @@ bench: install ## Measure all that is fast, or PARTS of it (bench/__main__.py ha
 	$(BIN)/python -m bench $(PARTS)
 
 ##@ Prove
-.PHONY: test check lint test-unit test-spark test-servers test-service test-e2e fuzz kills sleeps convex-histories flows airbyte mutants
+.PHONY: test check lint test-unit test-spark test-servers test-service test-e2e fuzz kills sleeps poison convex-histories flows airbyte mutants
 test: check ## Everything: the cheap checks first, then the tier that computes beside those that wait for servers
 	@echo "spark, and beside it service and e2e: each is shown when it is done"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-servers
@@ -64,6 +64,9 @@ kills: install ## Kill the command twice at every failpoint of every target, or 
 
 sleeps: install ## Stop the command with a batch of every target, or of TARGETS, in hand, while another one goes on
 	$(BIN)/python -m tests.e2e.sleeps $(if $(TARGETS),--targets $(TARGETS))
+
+poison: install ## Read poison in the middle of a million good messages of a real Kafka
+	$(BIN)/python -m bench.poison
 
 SEEDS := 20
 TRANSACTIONS := 10000

@@ -3,8 +3,10 @@
     python -m bench.kafka --events 500000 --keys 100000 --format json
 
 A topic of four partitions with Debezium's messages of one table: updates and deletes, several per
-millisecond, a tombstone after each delete. Every run is told, the first ones too; the last of its kind is
-warm. Each run ends by comparing what it made with what it must be.
+millisecond, a tombstone after each delete. Beside each reading of ours stands a bare one: Spark's own reader, its own
+decoder with the schema that it is told, and the newest per key, with nothing kept, counted or judged. Machines differ
+from day to day, their ratio hardly. Every run is told, the first ones too; the last of its kind is warm. Each run ends
+by comparing what it made with what it must be.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 
 from dev.services import on_demand
 from tailrace.apply import engine
@@ -186,7 +189,16 @@ def fill(bootstrap: str, work: Work, encode: Callable[..., tuple[bytes, bytes]])
     return sent
 
 
-class _Memory:
+IMAGE = "struct<id: bigint, status: string, quantity: bigint, total: double, note: string, updated_at: bigint>"
+SOURCE = (
+    "source struct<connector: string, snapshot: string, ts_ms: bigint, db: string, schema: string, table: string, "
+    "lsn: bigint>"
+)
+
+
+class Memory:
+    """What a log has learned, for as long as this process lives."""
+
     content: dict[str, Any] | None = None
 
     def load(self) -> dict[str, Any] | None:
@@ -200,7 +212,7 @@ def envelope(form: str) -> Format:
     return DebeziumAvro(lambda number: AVRO if number == 1 else KEY) if form == "avro" else DebeziumJson()
 
 
-def read_newest(spark: SparkSession, log: KafkaLog, work: Work) -> dict[str, object]:
+def read_newest(spark: SparkSession, log: KafkaLog, work: Work) -> dict[str, Any]:
     """Read, decode and keep the newest change per key, for nobody."""
     started = time.monotonic()
     piece = log.slice(-1, 10 * work.events)
@@ -221,7 +233,31 @@ def read_newest(spark: SparkSession, log: KafkaLog, work: Work) -> dict[str, obj
     }
 
 
-def into_delta(spark: SparkSession, log: KafkaLog, work: Work, max_rows: int, folder: Path) -> dict[str, object]:
+def read_bare(spark: SparkSession, broker: Broker, form: str, work: Work) -> dict[str, Any]:
+    """Do the same with nothing but Spark, which is told what the messages look like."""
+    started = time.monotonic()
+    ends = broker.ends([(TOPIC, number) for number in range(PARTITIONS)])
+    rows = broker.read(spark, {place: (0, end) for place, end in ends.items()}).where("value IS NOT NULL")
+    if form == "avro":
+        message = from_avro(F.expr("substring(value, 6)"), json.dumps(AVRO))
+    else:
+        message = F.from_json(F.col("value").cast("string"), f"op string, before {IMAGE}, after {IMAGE}, {SOURCE}")
+    rows = rows.select(message.alias("m"), "offset").select(
+        F.coalesce("m.after.id", "m.before.id").alias("id"), F.col("m.source.lsn").alias("lsn"), "offset",
+        F.col("m.op").alias("op"), *(F.col(f"m.after.{name}").alias(name) for name in COLUMNS[1:]),
+    )  # fmt: skip
+    newest = F.max_by(F.struct("op", *COLUMNS[1:]), F.struct("lsn", "offset"))
+    found = rows.groupBy("id").agg(newest.alias("n")).select("id", "n.*")
+    row = found.agg(F.count_if(F.col("op") != "d"), F.sum(F.hash(*COLUMNS))).first()
+    seconds = time.monotonic() - started
+    return {
+        "seconds": round(seconds, 2),
+        "events_per_second": round(work.events / seconds),
+        "equal": (row[0] if row else 0) == len(work.expected()),
+    }
+
+
+def into_delta(spark: SparkSession, log: KafkaLog, work: Work, max_rows: int, folder: Path) -> dict[str, Any]:
     """Drain the topic into Delta in slices of `max_rows`; compare the table."""
     target = delta.open_target(
         "lake", delta.Options(path=str(folder / "lake")), spark=lambda: spark, pipeline_id="bench",
@@ -242,12 +278,12 @@ def into_delta(spark: SparkSession, log: KafkaLog, work: Work, max_rows: int, fo
     }  # fmt: skip
 
 
-def _told(figures: dict[str, object]) -> dict[str, object]:
+def _told(figures: dict[str, Any]) -> dict[str, Any]:
     print(json.dumps(figures), file=sys.stderr, flush=True)
     return figures
 
 
-def run(events: int, keys: int, form: str, slices: int = 6) -> dict[str, object]:
+def run(events: int, keys: int, form: str, slices: int = 6) -> dict[str, Any]:
     """Measure one format; the last figure of each kind is that of a warm session."""
     work = Work(events, keys)
     spark = session(**{"spark.master": "local[2]"})
@@ -259,12 +295,20 @@ def run(events: int, keys: int, form: str, slices: int = 6) -> dict[str, object]
         broker = Broker({"bootstrap.servers": bootstrap}, {"kafka.bootstrap.servers": bootstrap})
 
         def opened() -> KafkaLog:
-            return KafkaLog("bench", 1, broker, [TOPIC], [TABLE], envelope(form), _Memory(), lambda: spark, 1 << 24)
+            return KafkaLog("bench", 1, broker, [TOPIC], [TABLE], envelope(form), Memory(), lambda: spark, 1 << 24)
 
-        newest = [_told(read_newest(spark, opened(), work)) for _ in range(4)]
+        # One log for all rounds, as in a run: what it has learned in the first slice it knows in the next.
+        log, newest, bare = opened(), [], []
+        for _ in range(5):
+            bare.append(_told({"bare": True, **read_bare(spark, broker, form, work)}))
+            newest.append(_told(read_newest(spark, log, work)))
+        ratio = sorted(a["seconds"] / b["seconds"] for a, b in zip(bare[1:], newest[1:], strict=True))[2]
         share, places = -(-messages // slices), [Path(folder) / name for name in ("cold", "second", "warm")]
         lake = [_told(into_delta(spark, opened(), work, share, place)) for place in places]
-    return {"format": form, "events": events, "messages": messages, "newest": newest, "delta": lake}
+    return {
+        "format": form, "events": events, "messages": messages, "newest": newest, "bare": bare,
+        "newest_to_bare": round(ratio, 2), "delta": lake,
+    }  # fmt: skip
 
 
 def main() -> None:

@@ -17,7 +17,9 @@ from pyspark.sql import SparkSession
 from tailrace.core.errors import Retryable
 from tailrace.core.table import Column, Table
 from tailrace.envelopes import message
+from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.maxwell import Maxwell
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.runtime.fold import Counts
 from tailrace.runtime.look import changes
@@ -116,6 +118,73 @@ def test_a_second_drain_finds_nothing_and_a_lost_progress_supersedes(spark: Spar
     assert pipeline.rows("public.types") == rows
 
 
+def seen(pipeline: Pipeline) -> list[dict[str, Any]]:
+    """Return what the engine sees of every message, in the order of topics and offsets."""
+    log = pipeline.log
+    piece = log.slice(-1, 100_000)
+    assert piece is not None
+    found = [dict(row) for row in changes(piece, log, pipeline.spark, prefix="", limit=9999, max_bytes=1 << 20)]
+    piece.release()
+    return found
+
+
+def said(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a change as a vector writes it."""
+    at = row["changed_at"]
+    told = {name: row[name] for name in ("table", "op", "position", "status")}
+    return {**told, "row": row["row"] and json.loads(row["row"]), "changed_at": at and int(at.timestamp())}
+
+
+def written(name: str, spark: SparkSession, folder: Path) -> tuple[Pipeline, dict[str, Any]]:
+    vector = json.loads((VECTORS / f"{name}.json").read_text())
+    cluster = MemoryCluster()
+    topics = {sent["topic"] for sent in vector["messages"]}
+    for topic in topics:
+        cluster.create(topic)
+    for sent in vector["messages"]:
+        key, value = (sent[part] and json.dumps(sent[part], ensure_ascii=False).encode() for part in ("key", "value"))
+        cluster.put(sent["topic"], 0, key, value)
+    envelope = Maxwell() if vector["envelope"] == "maxwell" else Custom(**vector["cdc"])
+    return Pipeline(spark, folder, cluster, sorted(topics), vector["tables_asked"], envelope), vector
+
+
+@pytest.mark.parametrize("name", ["maxwell", "custom", "custom-maxwell"])
+def test_each_message_becomes_the_change_beside_it(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline, vector = written(name, spark, tmp_path)
+    for sent, row in zip(vector["messages"], seen(pipeline), strict=True):
+        wanted = {"status": "change", **sent["becomes"]}
+        assert {part: said(row)[part] for part in wanted} == wanted, sent["about"]
+    counts = pipeline.drain()
+    assert {table: pipeline.rows(table) for table in vector["tables"]} == vector["tables"]
+    statuses = [sent["becomes"].get("status", "change") for sent in vector["messages"]]
+    assert total(counts, "filtered") == statuses.count("filtered")
+    assert total(counts, "rejected") == sum(": " in status for status in statuses)
+
+
+@pytest.mark.parametrize("name", ["postgres-json", "mariadb-json"])
+def test_each_captured_message_becomes_the_change_it_tells(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = opened(name, spark, tmp_path)
+    for row in seen(pipeline):
+        _, text = pipeline.cluster.message(row["topic"], row["partition"], row["offset"])
+        told = json.loads(text or b"{}")
+        if not told:
+            assert row["status"] == "filtered"
+            continue
+        source = told["source"]
+        assert row["table"] == f"{source.get('schema') or source['db']}.{source['table']}"
+        assert row["op"] == told["op"]
+        image = told["before"] if told["op"] == "d" else told["after"]
+        if image and row["status"] == "change":
+            # An object without a schema is kept as its text.
+            image = {
+                column: json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else value
+                for column, value in image.items()
+                if value != message.PLACEHOLDER
+            }
+            shown = json.loads(row["row"])
+            assert {column: shown.get(column) for column in image} == image
+
+
 POSTGRES_TYPES: dict[str, Any] = {
     "id": 1, "a_bool": True, "a_smallint": 7, "a_int": 42, "a_bigint": 9007199254740993, "a_real": 1.5, "a_double": 0.1,
     "a_numeric": Decimal("0.0001"), "a_free_numeric": "10000000000", "a_whole_numeric": Decimal(123456789012),
@@ -194,10 +263,12 @@ def test_avro_that_is_cut_off_or_wrongly_framed_is_put_aside(spark: SparkSession
     pipeline = avro(spark, tmp_path)
     topic = "pg_avro.public.documents"
     whole = pipeline.cluster.message(topic, 0, 0)[1] or b""
-    for value in (b"\x01" + whole[1:], whole[:5], whole[:3], whole[:7], b"{}", b""):
+    no_text = whole.replace(b"first", b"fi\xffst")
+    assert no_text != whole
+    for value in (b"\x01" + whole[1:], whole[:5], whole[:3], whole[:7], whole[: len(whole) // 2], b"{}", b"", no_text):
         pipeline.cluster.put(topic, 0, None, value)
     counts = pipeline.drain()
-    assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 6
+    assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 8
 
 
 @pytest.mark.parametrize("name", ["postgres-avro", "postgres-json"])

@@ -27,7 +27,7 @@ from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Sample, keys_in
 from tailrace.log._broker import Broker
-from tailrace.log._inferred import widened
+from tailrace.log._inferred import nothing_new, widened
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.log._reading import reading
 from tailrace.log._settings import for_librdkafka, for_spark
@@ -171,6 +171,62 @@ def test_inferred_types_only_widen() -> None:
 @pytest.mark.parametrize("found", [{"a": "double"}, {"a": "string"}, {"b": "boolean"}, {"d": "string"}])
 def test_an_inferred_type_never_flips(found: dict[str, str]) -> None:
     assert widened(HAVE, found, "t", ()) == HAVE
+
+
+KNOWN = {
+    "id": "bigint",
+    "price": "double",
+    "note": "string",
+    "on": "boolean",
+    "tags": "array<string>",
+    "x.y|(": "bigint",
+}
+KNOWN_ROWS = [
+    "{}",
+    '{"id":1}',
+    '{"note":"a","id":-7}',
+    '{"id":null,"price":1.5,"note":null,"on":true,"tags":["a",null],"x.y|(":3}',
+    '{"price":2}',
+    '{"price":-1.5e-7}',
+    '{"note":"a \\" b \\\\","tags":[]}',
+    '{"note":"{\\"new\\":1}"}',
+    '{"big":null}',
+]
+NEW_ROWS = [
+    '{"id":1,"new":null}',
+    '{"new":1}',
+    '{"id":1.5}',
+    '{"id":"1"}',
+    '{"id":9223372036854775808}',
+    '{"id":true}',
+    '{"on":1}',
+    '{"note":5}',
+    '{"note":{"a":1}}',
+    '{"note":["a"]}',
+    '{"tags":[1]}',
+    '{"tags":"a"}',
+    '{"tags":[["a"]]}',
+    '{"xzy|(":3}',
+    '{"big":1}',
+    '{"ID":1}',
+    '{"id":1}{"new":1}',
+    "[]",
+]
+
+
+@pytest.mark.parametrize("row", [*KNOWN_ROWS, *NEW_ROWS])
+def test_only_a_row_that_tells_nothing_new_is_not_inferred_from(row: str) -> None:
+    kinds = {**KNOWN, "big": "decimal(20,0)"}
+    known = Table("t", tuple(Column(name, kind) for name, kind in kinds.items()), ("id",))
+    assert bool(re.search(nothing_new(known), row)) == (row in KNOWN_ROWS)
+
+
+def test_a_row_that_was_made_to_be_slow_is_as_quick_as_others() -> None:
+    known = Table("t", (Column("a", "string"), Column("b", "array<double>")), ("a",))
+    pattern, begun = nothing_new(known), time.monotonic()
+    for row in ('{"a":"' + '\\"' * 200_000 + '"', '{"b":[' + "1," * 200_000 + "x]}", '{"a":"",' * 200_000):
+        assert not re.search(pattern, row)
+    assert time.monotonic() - begun < 5
 
 
 def test_a_column_that_is_named_may_come_later_where_columns_are_learned() -> None:

@@ -1,8 +1,11 @@
 """Debezium's Avro in Kafka: a zero byte, four bytes of schema id, then the datum.
 
-Each message is read with the schema it was written with, which a registry knows by its id. To look into a
-message, only its operation and source are decoded; the row waits, as bytes, for its table. An id that is
+Each message is read with the schema it was written with, which a registry knows by its id. An id that is
 not known yet has the fate `LEARN`; `learn` asks for it, and the slice is looked into again.
+
+To look into a message it is decoded, and its images are kept as they come out of that, in columns of their
+own for each id. Of ids beyond the latest few, only operation and source are decoded, and the row waits, as
+bytes, for its table.
 
 Positions are those of `envelopes.debezium_json`.
 """
@@ -11,12 +14,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
@@ -29,6 +33,8 @@ from tailrace.envelopes.message import PLACEHOLDER, Sample
 
 LEARN = "unknown-schema: its id is not known yet"
 _HEADER = 5
+_MOST_DECODED = 16
+"""How many schemas may have columns of their own in what is kept of a slice."""
 _SOURCE = {
     "connector": "string",
     "snapshot": "string",
@@ -56,6 +62,7 @@ class DebeziumAvro:
         self._placeholder = placeholder.encode()
         self._known: dict[int, Mapping[str, Any]] = {}
         self._ids: dict[Table, list[int]] = {}
+        self._whole: dict[int, bool] = {}
 
     def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
         """Look into the messages whose schema is known."""
@@ -75,8 +82,13 @@ class DebeziumAvro:
         # One view of it: a slice is looked into while another one, in another thread, may ask for a schema.
         known = dict(self._known)
         readers = {number: found for number, schema in known.items() if (found := _reader(schema))}
-        rows = _decoded(rows, "body", {number: (F.col("id") == number, *found) for number, found in readers.items()})
-        seen = (F.when(F.col("id") == number, _peeked(number, reader)) for number, (_, reader) in readers.items())
+        spark = rows.sparkSession
+        whole = [n for n, (writer, _) in readers.items() if self._decodes(spark, n, writer)][-_MOST_DECODED:]
+        writers = {
+            n: (F.col("id") == n, writer, None if n in whole else reader) for n, (writer, reader) in readers.items()
+        }
+        rows = _decoded(rows, "body", writers)
+        seen = (F.when(F.col("id") == n, _peeked(n, reader)) for n, (_, reader) in readers.items())
         rows = rows.select("*", F.coalesce(F.lit(None).cast(_PEEKED), *seen).alias("m"))
         source = F.col("m.source")
         rows = rows.select(
@@ -84,9 +96,10 @@ class DebeziumAvro:
             F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
             F.coalesce(F.col("id").cast("string"), F.lit("")).alias("schema"),
             F.col("m.op").alias("op"), position(epoch).alias("position"),
-            instant(source["ts_ms"]).alias("changed_at"), F.col("body").alias("row"),
+            instant(source["ts_ms"]).alias("changed_at"),
+            F.when(~F.col("id").isin(*whole), F.col("body")).alias("row"),
             F.when((F.col("m.op") == Op.UPDATE.value) & _may_have_before(known), F.lit("")).alias("before"),
-            self._may_be_partial().alias("partial"),
+            self._may_be_partial().alias("partial"), *_images(whole, F.col("m.op")),
         )  # fmt: skip
         learned = F.col("id").isin(*known) if known else F.lit(False)
         fate = (
@@ -100,7 +113,7 @@ class DebeziumAvro:
             .when(F.col("table") == "", "unknown-table: the message does not say which table it belongs to")
             .when(F.col("position").isNull(), "missing-position: the message has no place in its source's order")
         )
-        return rows.withColumn("fate", fate).select(*message.COLUMNS)
+        return rows.withColumn("fate", fate).select(*message.COLUMNS, *_kept(whole))
 
     def learn(self, peeked: DataFrame) -> bool:
         """Ask for the ids that were met and are not known; say whether there were any."""
@@ -145,15 +158,11 @@ class DebeziumAvro:
         """Decode the rows with the schemas they were written with."""
         ids = tuple(self._ids.get(table, ()))
         nothing = F.struct(F.lit(False).alias("there"), *_cells(message.no_row(table), table)[1:])
-        rows = _decoded(rows, "row", {n: (F.col("schema") == str(n), self._schema(n), None) for n in ids})
-        deleted = F.col("op") == Op.DELETE.value
-        images = {n: F.when(deleted, _datum(n)["before"]).otherwise(_datum(n)["after"]) for n in ids}
-        olds = {n: F.when(F.col("op") == Op.UPDATE.value, _datum(n)["before"]) for n in ids}
-        rows = rows.select(
-            *message.COLUMNS,
-            *(image.alias(_image_of(n)) for n, image in images.items()),
-            *(old.alias(_old_of(n)) for n, old in olds.items()),
-        )
+        undecoded = {
+            n: (F.col("schema") == str(n), self._schema(n), None) for n in ids if _image_of(n) not in rows.columns
+        }
+        decoded = _kept(n for n in ids if n not in undecoded)
+        rows = _decoded(rows, "row", undecoded).select(*message.COLUMNS, *decoded, *_images(undecoded, F.col("op")))
 
         def rebuilt(name: Callable[[int], str]) -> Expression:
             cells = (F.when(F.col("schema") == str(n), F.struct(*_cells(F.col(name(n)), table))) for n in ids)
@@ -165,12 +174,13 @@ class DebeziumAvro:
             rebuilt(_old_of).alias("old"),
         )
         raw = {column.name: F.col("m")[f"c{n}"] for n, column in enumerate(table.columns)}
-        values = {column.name: decode(column.encoding, column.type)(raw[column.name]) for column in table.columns}
+        texts = {c.name: text for c in table.columns if (text := _text(raw[c.name], c)) is not None}
+        values = {c.name: decode(c.encoding, c.type)(raw[c.name]) for c in table.columns} | texts
         unsent = {c.name: found for c in table.columns if (found := self._unsent(raw[c.name], c)) is not None}
         truncate = F.col("op") == Op.TRUNCATE.value
         problem = F.when(~truncate & ~F.col("m.there"), "missing-image: the message has no row")
         for column in table.columns:
-            if can_fail(column.encoding):
+            if can_fail(column.encoding) or column.name in texts:
                 failed = unreadable(column, raw[column.name], values[column.name], table.keys, F.col("op"))
                 problem = problem.when(failed, f'bad-value: column "{column.name}" is not a {column.type}')
         old = (decode(c.encoding, c.type)(F.col("old")[f"c{n}"]).alias(c.name) for n, c in enumerate(table.columns))
@@ -181,6 +191,18 @@ class DebeziumAvro:
         if number not in self._known:
             self._known[number] = self._writer(number)
         return self._known[number]
+
+    def _decodes(self, spark: SparkSession, number: int, schema: _Schema) -> bool:
+        """Say whether Spark has types for whole messages of `schema`; where it has none, only their table suffers."""
+        if number not in self._whole:
+            datum = from_avro(F.lit(None).cast("binary"), json.dumps(_plain(schema)))
+            try:
+                found = spark.range(0).select(datum["before"], datum["after"]).schema
+            except PySparkException:
+                self._whole[number] = False
+            else:
+                self._whole[number] = found[0].dataType == found[1].dataType
+        return self._whole[number]
 
     def _may_be_partial(self) -> Expression:
         numbers = b"".join(_zigzag(byte) for byte in self._placeholder)
@@ -239,6 +261,17 @@ def _datum(number: int) -> Expression:
     return F.col(f"datum_{number}")
 
 
+def _images(numbers: Iterable[int], op: Expression) -> Iterator[Expression]:
+    """Yield the row that each message tells, and as it was before an update, from what was decoded."""
+    for n in numbers:
+        yield F.when(op == Op.DELETE.value, _datum(n)["before"]).otherwise(_datum(n)["after"]).alias(_image_of(n))
+        yield F.when(op == Op.UPDATE.value, _datum(n)["before"]).alias(_old_of(n))
+
+
+def _kept(numbers: Iterable[int]) -> list[str]:
+    return [name for number in numbers for name in (_image_of(number), _old_of(number))]
+
+
 def _image_of(number: int) -> str:
     return f"image_{number}"
 
@@ -280,6 +313,16 @@ def _peeked(number: int, reader: _Schema) -> Expression:
         for name, kind in _SOURCE.items()
     )
     return F.struct(_datum(number)["op"].alias("op"), F.struct(*cells).alias("source"))
+
+
+def _text(raw: Expression, column: Column) -> Expression | None:
+    """Return the text of a column of text, NULL if it is none: Avro says that it is UTF-8, and nobody looks."""
+    if column.encoding or column.type not in ("string", "array<string>"):
+        return None
+    if column.type == "string":
+        return F.try_validate_utf8(raw)
+    # Parts of a letter, in two strings that follow each other, must not be taken for the letter.
+    return F.when(F.is_valid_utf8(F.array_join(raw, ",")), raw)
 
 
 def _cells(image: Expression, table: Table) -> list[Expression]:

@@ -33,7 +33,12 @@ _OPS = {
     "delete": Op.DELETE,
     "bootstrap-insert": Op.READ,
 }
-_SILENT = ("bootstrap-start", "bootstrap-complete")
+_SILENT = (
+    "bootstrap-start",
+    "bootstrap-complete",
+    *(f"{what}-{done}" for what in ("database", "table") for done in ("create", "alter", "drop")),
+)
+"""What is no row: the ends of a bootstrap, and statements (`output_ddl`), which rows show by themselves."""
 _LAST = 0xFFFFFFFF
 _LATEST = 253_402_300_799
 """The end of the year 9999, in seconds."""

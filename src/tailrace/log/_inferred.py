@@ -8,6 +8,7 @@ text, which loses nothing.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -26,6 +27,41 @@ def inferred(rows: DataFrame) -> dict[str, str]:
     reader = session._jsparkSession.read().option("dropFieldIfAllNull", "true")
     found = StructType.fromJson(json.loads(reader.json(texts).schema().json()))
     return {field.name: _plain(field.dataType) for field in found.fields if field.name != "_corrupt_record"}
+
+
+_TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_WHOLE = "-?[0-9]{1,18}+"
+_TOLD = {
+    "bigint": _WHOLE,
+    "double": rf"{_WHOLE}(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+",
+    "boolean": "(?:true|false)",
+    "string": _TEXT,
+}
+"""How values are written, in JSON without spaces, that tell nothing new of a column of this type."""
+
+
+def nothing_new(have: Table) -> str:
+    """Return a pattern for rows, in JSON without spaces, that tell no more of types than `have` knows.
+
+    Matching is much cheaper than inferring. The pattern may miss a row, which then is inferred from; it never matches
+    one that would change a type. Nothing in it gives back what it has taken, so no row can make it slow.
+    """
+    names: dict[str, list[str]] = {}
+    for column in have.columns:
+        names.setdefault(_told(column.type), []).append(_quoted(column.name))
+    pairs = "|".join(f"(?:{'|'.join(alike)}):(?:{value}|null)" for value, alike in names.items())
+    return rf"^\{{(?:(?:{pairs})(?:,|(?=\}})))*+\}}$"
+
+
+def _told(kind: str) -> str:
+    element = element_of(kind)
+    value = _TOLD.get(element or kind, "null")
+    return value if element is None else rf"\[(?:(?:{value}|null)(?:,|(?=\])))*+\]"
+
+
+def _quoted(name: str) -> str:
+    """Return `name` as it stands in JSON, for a pattern."""
+    return re.sub(r"([^\w ])", r"\\\1", json.dumps(name, ensure_ascii=False))
 
 
 def named(rows: DataFrame) -> set[str]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -37,11 +38,14 @@ from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
 from tailrace.log._broker import Partition
 from tailrace.log._cluster import Cluster, Memory, Messages
 from tailrace.log._held import Held
-from tailrace.log._inferred import inferred, named, widened
+from tailrace.log._inferred import inferred, named, nothing_new, widened
 from tailrace.log._kafka_slice import KafkaSlice
 from tailrace.log._reading import RESYNC, reading
 from tailrace.log._routing import Routing
 from tailrace.log.slice import Aside, Contents
+
+_MOST_ASKED = 20
+"""How many tables may have their rows compared with what is known of them."""
 
 
 class KafkaLog:
@@ -293,6 +297,7 @@ class KafkaLog:
                 F.min("position").alias("lowest"),
                 F.max(F.col("before").isNotNull()).alias("before"),
                 F.max(F.col("partial") & F.coalesce("old_key", "before").isNotNull()).alias("moved"),
+                F.count_if(self._novel()).alias("novel"),
             )
             .collect()
         )
@@ -314,7 +319,8 @@ class KafkaLog:
             place = tuple(group["sample"][2])
             sample = functools.partial(_sample, messages, group["topic"], place)
             keyed = not group["sample"][1]
-            fingerprint = self._learn(kept, table, group["schema"], sample, keyed=keyed) if rows else ""
+            novel = bool(group["novel"])
+            fingerprint = self._learn(kept, table, group["schema"], sample, keyed=keyed, novel=novel) if rows else ""
             if fingerprint is None:
                 unreadable.append((table, group["schema"]))
                 continue
@@ -337,11 +343,19 @@ class KafkaLog:
         return (met.index(name) if name in met else len(met)), group["lowest"] or "", group["sample"][2]
 
     def _learn(
-        self, kept: DataFrame, table: str, schema: str, ask: Callable[[], Sample], *, keyed: bool = True
+        self,
+        kept: DataFrame,
+        table: str,
+        schema: str,
+        ask: Callable[[], Sample],
+        *,
+        keyed: bool = True,
+        novel: bool = True,
     ) -> str | None:
         """Return the fingerprint of what messages of `table` call `schema`, learning it if it is new; or `None`.
 
-        It is learned again if no message that it was learned from had a key, and the one to `ask` for is `keyed`.
+        It is learned again if no message that it was learned from had a key, and the one to `ask` for is `keyed`. Where
+        messages bring no schema, it is inferred again from rows that are `novel`.
         """
         name = f"{table} {schema}"
         known = self._tables_by_fingerprint.get(name) if schema else None
@@ -359,11 +373,14 @@ class KafkaLog:
             return self._keep(name, described)
         if self._strict:
             raise _incompatible(f'table "{table}"', "its messages bring no schema that could be compared")
-        mine = F.col("fate").isNull() & (F.col("table") == table) & (F.col("schema") == "") & F.col("row").isNotNull()
         with self._lock:
-            have = self._tables_by_fingerprint.get(self._known["inferred"].get(table, ""))
+            name = str(self._known["inferred"].get(table, ""))
+            have = self._tables_by_fingerprint.get(name)
+            if have is not None and not novel and (have.keys or not keyed):
+                return name
             keys = have.keys if have and have.keys else self.envelope.keys(ask())
-            rows = kept.where(mine).select("row")
+            mine = F.col("fate").isNull() & (F.col("table") == table)
+            rows = kept.where(mine & self._novel()).select("row")
             now = widened(have, inferred(rows), table, keys)
             awaited = self._known["awaited"]
             if have is None:
@@ -372,6 +389,16 @@ class KafkaLog:
             if self._known["inferred"].get(table) != fingerprint:
                 self._save(inferred={**self._known["inferred"], table: fingerprint}, awaited=awaited)
             return fingerprint
+
+    def _novel(self) -> Expression:
+        """Say of a row without a schema whether it may tell more of its table's types than is known."""
+        inferred = self._known["inferred"]
+        told = F.lit(False)
+        # Each of them is asked of every row: of very many tables, inferring costs no more.
+        for table, fingerprint in sorted(inferred.items()) if len(inferred) <= _MOST_ASKED else ():
+            known = F.col("row").rlike(nothing_new(self._tables_by_fingerprint[fingerprint]))
+            told = F.when(F.col("table") == table, known).otherwise(told)
+        return (F.col("schema") == "") & F.col("row").isNotNull() & ~told
 
     def _refuse_incompatible(self, table: str, described: Table) -> None:
         """Halt if a schema that is new lacks what the one met last has; nothing of the slice is applied then."""
