@@ -3,8 +3,12 @@
     python -m bench.tables --rows 10000 1000000 10000000
 
 Keys close together are the common case: recent rows. Random keys touch every file, and what bounds them is reading and
-marking those. Each figure is the median of five batches after three to warm up: a large table is merged in another way
-than a small one, and Java compiles that anew. Each table is compared at the end.
+marking those.
+
+The tables of all sizes are there at once and take batches in turns, so that whatever else the machine does falls on
+each alike; the first batches only warm up, because a large table is merged by other statements than a small one, and
+Java compiles both for a while. A figure is the median of the batches after those. On a machine that others use too, the
+CPU says more than the clock on the wall, so both are told. Each table is compared at the end, row by row.
 """
 
 from __future__ import annotations
@@ -16,80 +20,140 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tailrace
+from tailrace.spark.classes import java_class
 
-EVENTS, CHUNK, WARM, MEASURED = 10_000, 1_000_000, 3, 5
+EVENTS, CHUNK = 10_000, 1_000_000
+ROUNDS = {"close": (8, 9), "random": (2, 3)}
+"""By kind of keys: how many batches each table takes to warm up, and how many are measured."""
 
 
-def measure(spark: SparkSession, folder: Path, rows: int, scd_type: Literal[1, 2], keys: str) -> dict[str, Any]:
-    """Fill a table with `rows`, apply batches of `EVENTS` updates of close or random `keys`, and compare."""
-    target = f"delta:{folder}/{scd_type}-{rows}-{keys}"
-    for start in range(0, rows, CHUNK):
-        _apply(target, scd_type, spark.range(start, min(start + CHUNK, rows)).withColumn("seq", F.lit(0)))
-    chance = random.Random(rows)
-    touched: set[int] = set()
-    seconds: list[float] = []
-    for n in range(1, WARM + MEASURED + 1):
-        low = max(0, rows - EVENTS)
-        chosen = range(low, rows) if keys == "close" else chance.sample(range(rows), min(EVENTS, rows))
-        touched.update(chosen)
-        batch = spark.createDataFrame([(key,) for key in chosen], "id bigint").withColumn("seq", F.lit(n))
-        started = time.monotonic()
-        _apply(target, scd_type, batch)
-        seconds.append(round(time.monotonic() - started, 2))
-    found = tailrace.read(target)
-    current = found if scd_type == 1 else found.where("__END_AT IS NULL")
-    row = current.agg(F.count(F.lit(1)), F.count_if(F.col("value") != "value 0")).first()
-    median = statistics.median(seconds[WARM:])
+@dataclass
+class Measured:
+    """One table, the newest batch that its keys were in, and what each batch took on the wall and of CPU."""
+
+    target: str
+    rows: int
+    scd_type: Literal[1, 2]
+    written: int = 0
+    newest: dict[int, int] = field(default_factory=dict)
+    took: list[tuple[float, float]] = field(default_factory=list)
+
+    def fill(self, spark: SparkSession) -> None:
+        """Write every row once."""
+        for start in range(0, self.rows, CHUNK):
+            self._apply(spark.range(start, min(start + CHUNK, self.rows)), 0)
+        self.written = self.rows
+
+    def update(self, spark: SparkSession, n: int, keys: Iterable[int]) -> None:
+        """Apply batch `n`, a change of each of `keys`."""
+        chosen = list(keys)
+        batch = spark.createDataFrame([(key,) for key in chosen], "id bigint").localCheckpoint()
+        wall, cpu = time.monotonic(), _cpu(spark)
+        self._apply(batch, n)
+        self.took.append((time.monotonic() - wall, _cpu(spark) - cpu))
+        self.newest |= dict.fromkeys(chosen, n)
+        self.written += len(chosen)
+
+    def equal(self, spark: SparkSession) -> bool:
+        """Say whether the table holds the newest value of every key and, as a history, a record for every change."""
+        found = tailrace.read(self.target)
+        current = found if self.scd_type == 1 else found.where("__END_AT IS NULL")
+        newest = spark.createDataFrame(list(self.newest.items()), "id bigint, n bigint")
+        expected = F.concat(F.lit("value "), F.coalesce("n", F.lit(0)))
+        right = current.join(newest, "id", "left").where(F.col("value") == expected)
+        whole = self.rows if self.scd_type == 1 else self.written
+        return right.select("id").distinct().count() == current.count() == self.rows and found.count() == whole
+
+    def _apply(self, batch: DataFrame, n: int) -> None:
+        made = batch.select("id", F.lit(n).cast("bigint").alias("seq")).selectExpr(
+            "id", "concat('value ', seq) AS value", "repeat('x', 40) AS padding", "seq"
+        )
+        tailrace.apply_changes(
+            made,
+            self.target,
+            keys=["id"],
+            sequence_by="seq",
+            except_column_list=["seq"],
+            stored_as_scd_type=self.scd_type,
+        )
+
+
+def measure(
+    spark: SparkSession, folder: Path, sizes: list[int], kinds: list[str], scd_type: Literal[1, 2]
+) -> list[dict[str, Any]]:
+    """Fill a table of each size, let them take batches of each kind of keys in turns, and compare them."""
+    tables = [Measured(f"delta:{folder}/{rows}", rows, scd_type) for rows in sizes]
+    for table in tables:
+        table.fill(spark)
+    figures, n = [], 0
+    for keys in kinds:
+        warm, measured = ROUNDS[keys]
+        for table in tables:
+            table.took.clear()
+        for _ in range(warm + measured):
+            n += 1
+            for table in tables if n % 2 else reversed(tables):
+                table.update(spark, n, _chosen(keys, table.rows, n))
+        figures += [_figures(table, keys, table.took[warm:], tables[0].took[warm:]) for table in tables]
+    for figure in figures:
+        figure["equal"] = next(table for table in tables if table.rows == figure["rows"]).equal(spark)
+        print(json.dumps(figure), flush=True)
+    return figures
+
+
+def _chosen(keys: str, rows: int, n: int) -> Iterable[int]:
+    if keys == "close":
+        return range(max(0, rows - EVENTS), rows)
+    return random.Random(n).sample(range(rows), min(EVENTS, rows))
+
+
+def _figures(
+    table: Measured, keys: str, took: list[tuple[float, float]], smallest: list[tuple[float, float]]
+) -> dict[str, Any]:
+    """Return what `table` took, also as a ratio to the `smallest` table in the same rounds."""
+    wall, cpu = (statistics.median(each) for each in zip(*took, strict=True))
+    least_wall, least_cpu = (statistics.median(each) for each in zip(*smallest, strict=True))
     return {
-        "scd_type": scd_type,
-        "rows": rows,
+        "scd_type": table.scd_type,
+        "rows": table.rows,
         "keys": keys,
         "events": EVENTS,
-        "seconds": seconds,
-        "median_seconds": median,
-        "events_per_second": round(EVENTS / median),
-        "equal": row is not None and tuple(row) == (rows, len(touched)),
+        "seconds": [round(seconds, 2) for seconds, _ in took],
+        "cpu_seconds": [round(seconds, 2) for _, seconds in took],
+        "median_seconds": round(wall, 2),
+        "median_cpu_seconds": round(cpu, 2),
+        "events_per_second": round(EVENTS / wall),
+        "ratio": round(wall / least_wall, 2),
+        "cpu_ratio": round(cpu / least_cpu, 2),
     }
 
 
-def _apply(target: str, scd_type: Literal[1, 2], batch: Any) -> None:
-    made = batch.selectExpr(
-        "id", "concat('value ', seq) AS value", "repeat('x', 40) AS padding", "cast(seq AS bigint) AS seq"
-    )
-    tailrace.apply_changes(
-        made, target, keys=["id"], sequence_by="seq", except_column_list=["seq"], stored_as_scd_type=scd_type
-    )
+def _cpu(spark: SparkSession) -> float:
+    """Return the CPU seconds of this process and of the JVM beside it."""
+    java = java_class(spark, "java.lang.ProcessHandle").current().info().totalCpuDuration().get().toMillis()
+    return float(java) / 1000 + time.process_time()
 
 
 def run(sizes: list[int], kinds: list[str], types: list[Literal[1, 2]]) -> dict[str, Any]:
-    """Return the figures, and each as a ratio to the smallest table of its kind in the same run."""
+    """Return the figures, and each as a ratio to the first size of its kind."""
     spark = tailrace.session()
     runs = []
     for scd_type in types:
-        # The first batches of a session are slow, and must not be what the others are compared with.
-        _measured(spark, min(sizes), scd_type, kinds[0])
-        for keys in kinds:
-            for rows in sizes:
-                runs.append(_measured(spark, rows, scd_type, keys))
-                first = next(r for r in runs if (r["scd_type"], r["keys"]) == (scd_type, keys))
-                runs[-1]["ratio"] = round(runs[-1]["median_seconds"] / first["median_seconds"], 2)
-                print(json.dumps(runs[-1]), flush=True)
+        folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
+        try:
+            runs += measure(spark, folder, sizes, kinds, scd_type)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     return {"runs": runs}
-
-
-def _measured(spark: SparkSession, rows: int, scd_type: Literal[1, 2], keys: str) -> dict[str, Any]:
-    folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
-    try:
-        return measure(spark, folder, rows, scd_type, keys)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:

@@ -276,7 +276,8 @@ class SqlContract(TargetContract):
         def feed(*rows: tuple[Any, ...], **options: Any) -> tailrace.ApplyResult:
             given = {"apply_as_deletes": "op = 'd'", "except_column_list": ["seq", "op"], **options}
             source = frame(self.spark, rows, schema)
-            return tailrace.apply_changes(source, place, keys=["id"], sequence_by="seq", **given)
+            # A text within a sequence ends in a mark, and not every database has room for every character.
+            return tailrace.apply_changes(source, place, keys=["id"], sequence_by="struct('a' || seq, seq)", **given)
 
         with pytest.raises(Halt) as halted:
             tailrace.read(place)

@@ -25,6 +25,8 @@ from tailrace.core.table import Column, Table, widens
 
 POSITION, OP, OFFSET, UNCHANGED, PROBLEM = "_cdc_position", "_cdc_op", "_cdc_offset", "_cdc_unchanged", "_cdc_problem"
 EVENTS, OLD_KEY, TOPIC, PARTITION = "_cdc_events", "_cdc_old_key", "_cdc_topic", "_cdc_partition"
+ASIDE = "_cdc_aside"
+"""In rows that rejected changes ride along with: where such a change stood and why it is rejected, else NULL."""
 RESERVED = (OP, POSITION, "_cdc_changed_at", TOPIC, PARTITION, OFFSET, UNCHANGED, PROBLEM, OLD_KEY)
 
 
@@ -304,6 +306,12 @@ def soften_truncated(rows: DataFrame, table: Table, flag: str, floor: str) -> Da
     return rows.select(*(marked.get(name, column(name)).alias(name) for name in rows.columns))
 
 
+def with_aside(changes: DataFrame) -> DataFrame:
+    """Let the rejected ones among `changes` ride along, each as a row of its own, so that none is looked for later."""
+    place = F.struct(column(TOPIC), column(PARTITION), column(OFFSET), column(POSITION), column(PROBLEM))
+    return changes.withColumn(ASIDE, F.when(column(PROBLEM).isNotNull(), place))
+
+
 def reconcile(changes: DataFrame, table: Table, order: Expression, *, partial: bool) -> DataFrame:
     """Turn accepted changes of one table into the rows of a `Batch`: one per key, the newest in `order`."""
     return newest_with_unchanged(changes, table, order) if partial else newest_per_key(changes, table, order)
@@ -320,6 +328,7 @@ def as_events(changes: DataFrame, table: Table, also: Sequence[str] = ()) -> Dat
         F.current_timestamp().alias("_cdc_ingested_at"),
         *(column(name) for name in (*kept[1:], *also)),
         *(column(name) for name in table.names()),
+        *_riding(changes),
     )
 
 
@@ -327,10 +336,11 @@ def newest_per_key(changes: DataFrame, table: Table, order: Expression) -> DataF
     """Keep the newest change of each key, and count what it stands for."""
     values = [name for name in table.names() if name not in table.keys]
     whole = F.struct(column(POSITION), column(OP), column(UNCHANGED), *(column(name) for name in values))
-    newest = changes.groupBy(*(column(key) for key in table.keys)).agg(
+    newest = changes.groupBy(*_apart(changes, table)).agg(
         F.max_by(whole, order).alias("_cdc_newest"), F.count(F.lit(1)).alias(EVENTS)
     )
-    return newest.select(*_result(table, {name: F.col("_cdc_newest")[name] for name in values}, F.col("_cdc_newest")))
+    found = {name: F.col("_cdc_newest")[name] for name in values}
+    return newest.select(*_result(table, found, F.col("_cdc_newest")), *_riding(changes))
 
 
 def newest_with_unchanged(changes: DataFrame, table: Table, order: Expression) -> DataFrame:
@@ -342,7 +352,7 @@ def newest_with_unchanged(changes: DataFrame, table: Table, order: Expression) -
     whole = F.struct(column(POSITION), column(OP), column(UNCHANGED))
     deleted = column(OP) == Op.DELETE.value
     given = {n: ~F.array_contains(column(UNCHANGED), name) & ~deleted for n, name in enumerate(values)}
-    newest = changes.groupBy(*(column(key) for key in table.keys)).agg(
+    newest = changes.groupBy(*_apart(changes, table)).agg(
         F.max_by(whole, order).alias("_cdc_newest"),
         F.count(F.lit(1)).alias(EVENTS),
         F.max(F.when(deleted, order)).alias("_cdc_died"),
@@ -366,8 +376,18 @@ def newest_with_unchanged(changes: DataFrame, table: Table, order: Expression) -
             table,
             {name: F.when(found[n], F.col(f"_cdc_given_{n}")["value"]) for n, name in enumerate(values)},
             F.col("_cdc_newest").withField(UNCHANGED, kept),
-        )
+        ),
+        *_riding(changes),
     )
+
+
+def _apart(changes: DataFrame, table: Table) -> list[Expression]:
+    """Return what tells one row of a batch from another; a rejected change that rides along meets no other."""
+    return [*(column(key) for key in table.keys), *_riding(changes)]
+
+
+def _riding(changes: DataFrame) -> list[Expression]:
+    return [F.col(ASIDE)] if ASIDE in changes.columns else []
 
 
 def _result(table: Table, values: dict[str, Expression], newest: Expression) -> list[Expression]:

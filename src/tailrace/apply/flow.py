@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tailrace.apply import engine, history
-from tailrace.apply.engine import EVENTS, OFFSET, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
+from tailrace.apply.engine import ASIDE, EVENTS, OFFSET, OP, PARTITION, POSITION, PROBLEM, TOPIC, UNCHANGED, column
 from tailrace.apply.history import HIDE, LATE, NEWS, WHY, Tracking
 from tailrace.apply.ranges import Ranges, bounds, ranges
 from tailrace.apply.target import Applied, Batch, Historic, Mark, Refusal, Sending, Target
@@ -108,36 +108,38 @@ class Flow:
 
     def apply(self, events: DataFrame, mark: Callable[[str, str], Mark]) -> Outcome:
         """Apply judged `events`; `mark` makes the mark of the commit from the new high and floor."""
-        if not self.kept and (self.truncates or not (self.ordered or self._looks())):
+        kept_first = not self.kept and (self.truncates or not (self.ordered or self._looks()))
+        once = not (self.kept or kept_first or self._looks())
+        if kept_first:
             events = events.localCheckpoint()
         floor = max(self.before.floor, self._truncated_at(events) if self.truncates else "", self.anew)
         seen = Observation()
         observed, kept = self._observed(events, floor, seen)
         if self.tracking is not None:
-            return self._apply_history(events, observed.where(kept), seen, floor, self.tracking, mark)
+            return self._apply_history(events, observed.where(kept | _rejected()), seen, floor, self.tracking, mark)
         taken = Observation()
         changes, judged = observed.where(kept), None
-        if self._looks():
+        if once:
+            # They are read here and nowhere else, so what is rejected must come through with the rest.
+            changes = engine.with_aside(observed.where(kept | _rejected()))
+        elif self._looks():
             # What the target has near these keys can be asked for only when they were gone through.
             events = observed.localCheckpoint()
             changes, judged = self._counting(events.where(kept), seen, floor)
-        chosen = changes
-        changes = changes.observe(taken, F.count(F.lit(1)).alias("taken"))
-        if self.ties and (self.partial or self.soft):
-            changes = engine.one_per_position(changes, self.shape.keys, self.order)
-        if self.soft:
-            changes = engine.soften(changes, self.shape, self.soft, self.deleted_at)
-        rows = self._rows(changes)
-        if self.soft and floor:
-            rows = engine.soften_truncated(rows, self.shape, self.soft, floor)
-        rows = rows.localCheckpoint()
+        chosen = changes.where(~_rejected())
+        changes = changes.observe(taken, F.count_if(~_rejected()).alias("taken"))
+        rows = self._rows(changes, floor).localCheckpoint()
+        rejected = events.where(_rejected())
+        if once:
+            rejected = rows.where(F.col(ASIDE).isNotNull()).select(f"{ASIDE}.*")
+            rows = rows.where(F.col(ASIDE).isNull()).drop(ASIDE)
         tally = _tally(seen, taken.get["taken"])
         if tally.rejected:
-            self.reject(events.where(column(PROBLEM).isNotNull()))
-        if judged is not None and (lost := judged.where(column(PROBLEM).isNotNull()).count()):
-            self.reject(judged.where(column(PROBLEM).isNotNull()))
+            self.reject(rejected)
+        if judged is not None and (lost := judged.where(_rejected()).count()):
+            self.reject(judged.where(_rejected()))
             tally = replace(tally, rejected=tally.rejected + lost)
-        self._tell(tally, events, chosen.select(POSITION, F.lit(1).alias(EVENTS)))
+        self.told(tally, rejected, chosen.select(POSITION, F.lit(1).alias(EVENTS)))
         self.target.evolve(self.shape.name, self.fitted)
         if not tally.applied:
             return Outcome(tally)
@@ -174,10 +176,14 @@ class Flow:
         mark: Callable[[str, str], Mark],
     ) -> Outcome:
         table = self.fitted.table
-        news = _padded(changes, table).localCheckpoint()
+        came = _padded(changes, table).localCheckpoint()
+        rejected, news = came.where(_rejected()), came.where(~_rejected())
         tally = _tally(seen, 0)
         if tally.rejected:
-            self.reject(events.where(column(PROBLEM).isNotNull()))
+            self.reject(rejected)
+        if not self.truncates:
+            # There is none to be found in them, and they are not to be read again for it.
+            events = came
         stored = self._records(None if tally.cut or self.anew else self._ranges(seen))
         if tally.cut and (again := history.repeated(events, stored)):
             tally = replace(tally, cut=tally.cut - again, stale=tally.stale + again)
@@ -199,11 +205,11 @@ class Flow:
         tally = replace(tally, taken=(figures["news"] or 0) - (figures["late"] or 0))
         if figures["lost"]:
             lost = line.where(F.col(WHY).isNotNull()).select(*map(column, table.keys), POSITION, WHY)
-            why = changes.join(lost, [*table.keys, POSITION]).withColumn(PROBLEM, F.col(WHY))
+            why = came.where(~_rejected()).join(lost, [*table.keys, POSITION]).withColumn(PROBLEM, F.col(WHY))
             self.reject(why)
             tally = tally.reject(figures["lost"])
         told_of = line.where(F.col(WHY).isNull() & (F.col(NEWS) > 0))
-        self._tell(tally, events, told_of.select(POSITION, (F.col(NEWS) - F.col(LATE)).alias(EVENTS)))
+        self.told(tally, rejected, told_of.select(POSITION, (F.col(NEWS) - F.col(LATE)).alias(EVENTS)))
         self.target.evolve(self.shape.name, self.fitted)
         hidden = history.to_hide(line, table) if figures["hidden"] else None
         if tally.cut:
@@ -215,9 +221,6 @@ class Flow:
         rows = line.where(column(OP).isNotNull())
         batch = Batch(table, rows, new, hidden=hidden, after=self._after(), replay=self.replay)
         return Outcome(tally, self.target.apply(batch), new)
-
-    def _tell(self, tally: Tally, events: DataFrame, taken: DataFrame) -> None:
-        self.told(tally, events.where(column(PROBLEM).isNotNull()), taken)
 
     def _after(self) -> Mark | None:
         return self.before if self.alone else None
@@ -273,11 +276,16 @@ class Flow:
         """Say of a change whether the target may know better: what is newer than all that it has, it cannot."""
         return _at_or_below(self.before.high)
 
-    def _rows(self, changes: DataFrame) -> DataFrame:
+    def _rows(self, changes: DataFrame, floor: str) -> DataFrame:
         if self.mode == "append":
             return engine.as_events(changes, self.shape, (UNCHANGED,) if isinstance(self.target, Sending) else ())
         partial = self.partial or bool(self.soft)
-        return engine.reconcile(changes, self.shape, self.order, partial=partial)
+        if self.ties and partial:
+            changes = engine.one_per_position(changes, self.shape.keys, self.order)
+        if self.soft:
+            changes = engine.soften(changes, self.shape, self.soft, self.deleted_at)
+        rows = engine.reconcile(changes, self.shape, self.order, partial=partial)
+        return engine.soften_truncated(rows, self.shape, self.soft, floor) if self.soft and floor else rows
 
     def _counting(self, changes: DataFrame, seen: Observation, floor: str) -> tuple[DataFrame, DataFrame | None]:
         """Return the changes that count beside what the target has, and those that were judged by it."""
@@ -320,6 +328,10 @@ def _as_rejects(beside: DataFrame, refused: Sequence[Refusal]) -> DataFrame:
     found = [(event.topic, event.partition, event.offset, event.reason) for event in refused]
     columns = f"{TOPIC} string, {PARTITION} int, {OFFSET} bigint, {PROBLEM} string"
     return frame(beside.sparkSession, found, columns)
+
+
+def _rejected() -> Expression:
+    return column(PROBLEM).isNotNull()
 
 
 def _at_or_below(floor: str) -> Expression:

@@ -2,7 +2,8 @@
 
 The text stands in `_cdc_position`, so that one comparison serves every source, every target and every
 type of sequence. Whole numbers are shifted to be positive and written with all their digits; a field of
-a struct is told from NULL by its first letter and ends in a mark that sorts below every character.
+a struct is told from NULL by its first letter and ends in a mark that sorts below every character. That
+mark is not the character 0, which PostgreSQL has no room for in a text.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ def sortable(value: Expression, kind: DataType) -> Expression:
 
 def _field(value: Expression, kind: DataType) -> Expression:
     text = sortable(value, kind)
+    if isinstance(kind, StringType):
+        for low, two in (("\x02", "\x02\x03"), ("\x01", "\x02\x02"), ("\x00", "\x02\x01")):
+            text = F.replace(text, F.lit(low), F.lit(two))
     if isinstance(kind, StringType | BinaryType | TimestampNTZType):
         # A text that goes on must sort above one that ends, whatever the next field begins with.
-        text = F.concat(F.replace(text, F.lit("\x00"), F.lit("\x00~")), F.lit("\x00"))
+        text = F.concat(text, F.lit("\x01"))
     return F.when(value.isNull(), F.lit("0")).otherwise(F.concat(F.lit("1"), text))
 
 
@@ -71,8 +75,9 @@ def _decimal(value: Expression, kind: DecimalType) -> Expression:
 
 
 def _floating(value: Expression) -> Expression:
-    # Zero has one place though it has two signs; the bits of a negative number grow as it falls.
-    even = F.when(value == 0, F.lit(0.0)).otherwise(value)
+    # Zero has one place though it has two signs; the bits of a negative number grow as it falls. Java is never asked
+    # of a NULL, which would fail: Spark may compute this part before it looks at the condition below.
+    even = F.when(value.isNull() | (value == 0), F.lit(0.0)).otherwise(value)
     bits = F.java_method(F.lit("java.lang.Double"), F.lit("doubleToLongBits"), even).cast("bigint")
     ordered = F.when(bits < 0, bits.bitwiseXOR(F.lit((1 << 63) - 1))).otherwise(bits)
     return F.when(value.isNotNull(), _whole(ordered))
