@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "tombstones are not written",
         "targets/delta/tombstones.py",
-        "        self._append(batch, attempt, ticket)\n",
+        '        self._append(batch, attempt, ticket, attempt if whole is None else f"{attempt} {_WHOLE} {whole}")\n',
         "",
         SCD1,
     ),
@@ -190,8 +190,8 @@ MUTANTS = [
     Mutant(
         "the newest tombstones do not count",
         "targets/delta/tombstones.py",
-        "{_ATTEMPT} = {attempt}",
-        "{_ATTEMPT} <> {attempt}",
+        "{_ATTEMPT} = {literal(grave.attempt)}",
+        "{_ATTEMPT} <> {literal(grave.attempt)}",
         SCD1,
     ),
     Mutant(

@@ -126,9 +126,10 @@ def test_a_refusal_carries_its_status() -> None:
 
 
 VECTORS = sorted((Path(__file__).parents[1] / "vectors" / "kafka").glob("*.json"))
+CAPTURED = [path for path in VECTORS if "statements" in json.loads(path.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CAPTURED, ids=lambda path: path.stem)
 def test_every_captured_step_left_messages_in_offset_order(path: Path) -> None:
     content = json.loads(path.read_text("utf-8"))
     assert {message["step"] for message in content["messages"]} == set(content["statements"])
