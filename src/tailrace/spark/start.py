@@ -56,7 +56,7 @@ def _defaults(conf: Mapping[str, str]) -> dict[str, str]:
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": cores,
-        # One batch into Delta uses about as many programs as Spark keeps by default, and the next one needs them again.
+        # A batch into Delta uses about as many programs as Spark keeps (100), and the next one needs them again.
         "spark.sql.codegen.cache.maxEntries": "1000",
         # Delta's VACUUM lists one small table in as many tasks as this says, and the default is 10,000.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": cores,
