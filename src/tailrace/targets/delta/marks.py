@@ -10,8 +10,9 @@ whose transactions have names of their own; the stamp says which turn the table 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.apply.target import Mark, is_log, mark_from_json, replays_of
 from tailrace.core.errors import Halt
@@ -108,7 +109,7 @@ class Marks:
             raise LookupError
 
         try:
-            return self._search(log, snapshot, 0, lost) or Stamp()
+            return self._search(log, snapshot, 0, lost) or Stamp(grave=NOTHING)
         except LookupError:
             return None
 
@@ -184,7 +185,13 @@ class Marks:
             )
         turn = Turn(**stored["turn"]) if "turn" in stored else Turn()
         mark = mark_from_json(stored["mark"]) if stored["mark"] else None
-        return Stamp(mark, Grave(*stored["grave"]) if "grave" in stored else None, turn)
+        return Stamp(mark, _grave(stored["grave"]) if "grave" in stored else None, turn)
+
+
+def _grave(stored: Sequence[Any]) -> Grave:
+    log, number, attempt, *since = stored
+    # Before ADR 31 it was not told: everything below counted.
+    return Grave(log, number, attempt, since[0] if since else number - 1)
 
 
 def _rest(turn: Turn, offsets: Mapping[str, int]) -> dict[str, int]:
