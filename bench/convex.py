@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -31,9 +30,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from dev.cpu import worked
 from tailrace.config.load import pipeline_from
 from tailrace.config.platform import PlatformConfig
 from tailrace.config.yaml_text import read_yaml
@@ -296,16 +295,6 @@ def reading(spark: SparkSession, folder: Path, documents: int, changes: int, rou
         }
 
 
-def _worked() -> float:
-    """Return the seconds of CPU that this process and its Java have taken; of Java where the system tells."""
-    gateway = SparkContext._gateway
-    stat = Path(f"/proc/{gateway.proc.pid}/stat") if gateway is not None else Path()
-    if not stat.is_file():
-        return time.process_time()
-    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-    return time.process_time() + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
 def growing(spark: SparkSession, folder: Path, unit: int, times: Sequence[int]) -> list[dict[str, Any]]:
     """Take in `FEW` changes behind ever longer histories; return the figures of each."""
     figures: list[dict[str, Any]] = []
@@ -318,10 +307,10 @@ def growing(spark: SparkSession, folder: Path, unit: int, times: Sequence[int]) 
             written, seconds, spent, documents = many * unit, list[float](), list[float](), 0
             kept.run()
             for _ in range(TIMES + 1):
-                documents, worked = server.tell("write", FEW), _worked()
+                documents, before = server.tell("write", FEW), worked()
                 clock = kept.run()
                 seconds.append(round(clock.applied - clock.began, 2))
-                spent.append(round(_worked() - worked, 2))
+                spent.append(round(worked() - before, 2))
                 written += FEW
             median, cpu = statistics.median(seconds[1:]), statistics.median(spent[1:])
             figures.append(

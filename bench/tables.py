@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tailrace
-from tailrace.spark.classes import java_class
+from dev.cpu import worked
 
 EVENTS, CHUNK = 10_000, 1_000_000
 ROUNDS = {"close": (8, 9), "random": (2, 3)}
@@ -57,9 +57,9 @@ class Measured:
         """Apply batch `n`, a change of each of `keys`."""
         chosen = list(keys)
         batch = spark.createDataFrame([(key,) for key in chosen], "id bigint").localCheckpoint()
-        wall, cpu = time.monotonic(), _cpu(spark)
+        wall, cpu = time.monotonic(), worked()
         self._apply(batch, n)
-        self.took.append((time.monotonic() - wall, _cpu(spark) - cpu))
+        self.took.append((time.monotonic() - wall, worked() - cpu))
         self.newest |= dict.fromkeys(chosen, n)
         self.written += len(chosen)
 
@@ -135,12 +135,6 @@ def _figures(
         "ratio": round(wall / least_wall, 2),
         "cpu_ratio": round(cpu / least_cpu, 2),
     }
-
-
-def _cpu(spark: SparkSession) -> float:
-    """Return the CPU seconds of this process and of the JVM beside it."""
-    java = java_class(spark, "java.lang.ProcessHandle").current().info().totalCpuDuration().get().toMillis()
-    return float(java) / 1000 + time.process_time()
 
 
 def run(sizes: list[int], kinds: list[str], types: list[Literal[1, 2]]) -> dict[str, Any]:

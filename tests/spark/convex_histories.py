@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import tempfile
 import time
@@ -22,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from dev.cpu import worked
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.core import convex
 from tailrace.runtime.build import open_pipeline
@@ -107,16 +106,6 @@ def run(spark: SparkSession, folder: Path) -> None:
         raise error
 
 
-def _worked() -> float:
-    """Return the seconds of CPU that this process and its Java have taken; of Java where the system tells."""
-    gateway = SparkContext._gateway
-    stat = Path(f"/proc/{gateway.proc.pid}/stat") if gateway is not None else Path()
-    if not stat.is_file():
-        return time.process_time()
-    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-    return time.process_time() + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
 def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("--seeds", type=int, default=20)
@@ -127,7 +116,7 @@ def main() -> None:
     # All seeds in one process, and with the thorough compiler too: from the second seed on that saves a third.
     spark, agreed = session(**SMALL), 0
     for seed in range(given.first, given.first + given.seeds):
-        started, worked = time.monotonic(), _worked()
+        started, before = time.monotonic(), worked()
         with tempfile.TemporaryDirectory() as name:
             try:
                 documents = check(spark, Path(name), seed, given.transactions, given.runs)
@@ -135,7 +124,7 @@ def main() -> None:
                 print(f"seed {seed}: disagrees: {error}", flush=True)
                 continue
         agreed += 1
-        seconds, spent = time.monotonic() - started, _worked() - worked
+        seconds, spent = time.monotonic() - started, worked() - before
         done = f"{given.transactions} transactions, {documents} documents, all agree"
         print(f"seed {seed}: {done}, {seconds:.0f} s, {spent:.0f} s of CPU", flush=True)
     spark.stop()
