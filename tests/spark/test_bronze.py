@@ -209,7 +209,8 @@ def test_a_table_that_starts_anew_deletes_what_is_gone(spark: SparkSession, serv
     deployment.insert("other", {"n": 1})
     long = deployment.insert("users", {"text": "x" * 2000})
     for name in (bronze_name("users"), "connector_checkpoint"):
-        (tmp_path / "bronze" / name / "_delta_log").mkdir(parents=True)  # as a creation leaves it that was cut off
+        # As a creation leaves it that was cut off.
+        (tmp_path / "bronze" / name / "_delta_log" / "_staged_commits").mkdir(parents=True)
     platform = (tmp_path / "platform.yaml").read_text()
     (tmp_path / "platform.yaml").write_text(f"{platform}limits: {{max_event_bytes: 1024}}\n")
     landed.run()

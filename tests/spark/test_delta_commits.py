@@ -320,7 +320,7 @@ def test_a_folder_with_other_files_is_left_alone(lake: Opener, tmp_path: Path) -
 
 def cut_off(folder: Path) -> None:
     """Leave in `folder` what a process leaves that is killed while it creates a table there."""
-    (folder / "_delta_log").mkdir(parents=True)
+    (folder / "_delta_log" / "_staged_commits").mkdir(parents=True)
     (folder / "_delta_log" / ".00000000000000000000.json.1f0c.tmp").write_text('{"commitInfo"')
 
 
@@ -342,10 +342,11 @@ def test_so_is_one_in_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
         spark.sql("DROP DATABASE cut_off CASCADE")
 
 
-def test_a_log_of_delta_without_its_beginning_is_left_alone(lake: Opener, tmp_path: Path) -> None:
-    log = tmp_path / "items" / "_delta_log"
-    log.mkdir(parents=True)
-    (log / "notes.txt").write_text("mine")
+@pytest.mark.parametrize("left", ["notes.txt", "_staged_commits/notes.txt"])
+def test_a_log_of_delta_without_its_beginning_is_left_alone(left: str, lake: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "items" / "_delta_log" / left
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
     with pytest.raises(Halt) as halted:
         lake().have(ITEMS.name)
     assert halted.value.code == "foreign-table"

@@ -94,10 +94,13 @@ def _leftovers(session: SparkSession, folder: str) -> list[tuple[Any, Any]] | No
         return []
     if [entry.getPath().getName() for entry in found] != [_LOG]:
         return None
-    # Delta makes the folder of its log first, and writes its first commit under a hidden name until it is whole.
+    # Delta makes the folder of its log first, with folders in it that stay empty, and writes its first commit under a
+    # hidden name until it is whole.
     within = list(system.listStatus(found[0].getPath()))
-    if any(entry.isDirectory() or not entry.getPath().getName().startswith(".") for entry in within):
-        return None
+    for entry in within:
+        inner = entry.getPath()
+        if list(system.listStatus(inner)) if entry.isDirectory() else not inner.getName().startswith("."):
+            return None
     return [(system, entry.getPath()) for entry in (*within, *found)]
 
 
