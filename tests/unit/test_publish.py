@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,6 +81,29 @@ class Breaking:
 
 def whole(version: int) -> dict[str, str]:
     return {table: "0001" if table == "still" else f"{version:04d}" for table in TABLES}
+
+
+def of_log(staged: Sequence[Staged], log: str) -> list[Staged]:
+    return [replace(one, mark=lambda file: replace(mark_in(file), log=log)) for one in staged]
+
+
+def test_a_file_that_is_made_again_is_left_and_one_of_another_history_is_told(tmp_path: Path) -> None:
+    """Without its control root a pipeline begins at the first life, below all that it has published."""
+    objects = Folder(tmp_path / "published")
+    publish("shop", of_log(stage(tmp_path, 2), "one"), objects, keep=2)
+    behind = stage(tmp_path, 1)
+    assert publish("shop", of_log(behind, "one"), objects, keep=2).written == []
+    with pytest.raises(Halt) as found:
+        publish("shop", of_log(behind, "other"), objects, keep=2)
+    assert found.value.code == "foreign-target"
+    assert set(followed(objects).values()) == {"0002"}
+    assert LATEST in found.value.hint
+    objects.remove([LATEST])
+    publish("shop", of_log(behind, "other"), objects, keep=2)
+    assert set(followed(objects).values()) == {"0001", "0002"}
+    assert objects.get(f"staging/current/{key_of('users')}") == objects.get(
+        f"{VERSIONS}{json.loads(objects.get(LATEST)[0])['publish_id']}/{key_of('users')}"  # type: ignore[index]
+    )
 
 
 @pytest.mark.parametrize("done", [False, True])

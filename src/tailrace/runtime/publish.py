@@ -131,13 +131,16 @@ def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, object
     """Write a version of a table unless the newest one has it already; return its entry.
 
     The file is held open: a run that replaces it meanwhile does not change what is read here. A file that is behind
-    what is published is being made again, and is left for the next time.
+    what is published from the same log is being made again, and is left for the next time.
     """
     with one.path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
         mark = one.mark(file)
-        if have and (have["sha256"] == digest or have["position"] > mark.high):
+        if have and have["sha256"] == digest:
+            return None
+        if have and have["position"] > mark.high:
+            _refuse_other_log(one.table, have, mark)
             return None
         file.seek(0)
         versioned = f"{VERSIONS}{publish_id}/{one.key}"
@@ -152,6 +155,17 @@ def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, object
         "offset": int(mark.offset),
         "log": mark.log,
     }
+
+
+def _refuse_other_log(table: str, have: Mapping[str, Any], mark: Mark) -> None:
+    """Halt if a file that looks older than what is published has another history: it would never be published."""
+    if have.get("log", mark.log) != mark.log:
+        raise Halt(
+            "foreign-target",
+            f'table "{table}" was published from another change log, at a position that is not below that of the file',
+            "Restore control.root of the pipeline that published it, or publish to another place. To have every table "
+            f'published anew from the files, remove "{LATEST}" there.',
+        )
 
 
 def _in_full(entry: Mapping[str, Any], objects: Objects) -> Manifest:
