@@ -106,6 +106,26 @@ def test_a_file_that_is_made_again_is_left_and_one_of_another_history_is_told(tm
     )
 
 
+@pytest.mark.parametrize("text", ["", "[]", "1", '{"version": 1}', '{"version": 1, "publish_id": "x", "tables": {}}'])
+def test_a_manifest_that_is_none_halts_and_is_left(tmp_path: Path, text: str) -> None:
+    objects = Folder(tmp_path / "published")
+    objects.put(LATEST, text.encode())
+    with pytest.raises(Halt) as found:
+        publish("shop", stage(tmp_path, 1), objects, keep=2)
+    assert found.value.code == "corrupt-manifest"
+    assert objects.get(LATEST) == (text.encode(), hashlib.sha256(text.encode()).hexdigest())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_broken_list_of_the_copies_has_them_made_again(tmp_path: Path, text: str) -> None:
+    objects = Folder(tmp_path / "published")
+    publish("shop", stage(tmp_path, 1), objects, keep=2)
+    good = objects.get(COPIED)
+    objects.put(COPIED, text.encode())
+    publish("shop", stage(tmp_path, 1), objects, keep=2)
+    assert objects.get(COPIED) == good
+
+
 @pytest.mark.parametrize("done", [False, True])
 def test_a_failure_between_any_two_steps_is_never_seen_and_is_mended(tmp_path: Path, done: bool) -> None:
     at = 0

@@ -116,9 +116,10 @@ def _latest(objects: Objects, pipeline_id: str) -> tuple[Manifest, str | None]:
 def _parsed(data: bytes, key: str) -> Manifest:
     try:
         manifest: Manifest = json.loads(data)
-        if manifest["version"] == _VERSION and manifest["publish_id"] and isinstance(manifest["tables"], dict):
+        known = manifest["version"] == _VERSION and manifest.keys() >= {"pipeline_id", "previous"}
+        if known and manifest["publish_id"] and int(manifest["sequence"]) and isinstance(manifest["tables"], dict):
             return manifest
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise Halt(
         "corrupt-manifest",
@@ -214,7 +215,7 @@ def _copy(objects: Objects, tables: Mapping[str, Any]) -> None:
     """Make the copies that are not there; what they are is not said meanwhile."""
     wanted = {name: entry["sha256"] for name, entry in tables.items()}
     found = objects.get(COPIED)
-    have = json.loads(found[0]) if found else {}
+    have = _said(found[0]) if found else {}
     if have == wanted:
         return
     if found:
@@ -224,6 +225,15 @@ def _copy(objects: Objects, tables: Mapping[str, Any]) -> None:
             objects.copy(*(_below(tables[name][key], objects) for key in ("versioned_key", "current_key")))
     failpoint("C46")
     objects.put(COPIED, json.dumps(wanted, indent=1).encode())
+
+
+def _said(data: bytes) -> Mapping[str, object]:
+    """Return which contents the copies have; if that cannot be read, none is known, and each is made again."""
+    try:
+        said = json.loads(data)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _expire(objects: Objects, latest: Manifest, keep: int) -> int:
