@@ -73,6 +73,16 @@ def kept(spark: SparkSession, server: Emulator, tmp_path: Path) -> Kept:
     return Kept(spark, server, tmp_path)
 
 
+def test_folders_may_have_names_that_look_like_patterns(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
+    folder = tmp_path / "a [b] {c,d} e"
+    folder.mkdir()
+    kept = Kept(spark, server, folder)
+    for n in range(3):
+        server.deployment.insert("users", {"n": n})
+        kept.run()
+        assert kept.documents() == there(server.deployment)
+
+
 def test_files_follow_a_random_history_and_can_be_made_again(server: Emulator, kept: Kept) -> None:
     seed = random.randrange(1 << 32)
     workload = Workload(server.deployment, seed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -31,6 +32,19 @@ def refused(server: Emulator, fault: Fault) -> TailraceError:
         client(server).post("list_snapshot", {})
     assert "canary-77" not in found.value.render()
     return found.value
+
+
+@contextmanager
+def served(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_values_come_in_the_encoding_that_loses_nothing(server: Emulator) -> None:
@@ -198,6 +212,27 @@ def test_nobody_there_is_tried_again() -> None:
     assert found.value.code == "connection-lost"
 
 
+class _EndsConnections(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:
+        time.sleep(0.3)
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"null")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_server_that_ends_each_connection_may_take_its_time_for_every_answer() -> None:
+    with served(_EndsConnections) as url:
+        calls = Client(url, "k", "tailrace-1", Bounds(connect_seconds=0.1, answer_seconds=5))
+        for _ in range(3):
+            assert calls.get("test_streaming_export_connection") is None
+
+
 class _Elsewhere(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(302)
@@ -210,17 +245,10 @@ class _Elsewhere(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_redirect_is_not_followed() -> None:
-    server = http.server.HTTPServer(("127.0.0.1", 0), _Elsewhere)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with served(_Elsewhere) as url:
         with pytest.raises(NotReady) as found:
-            Client(f"http://127.0.0.1:{server.server_port}", "k|secret", "t-1").get("json_schemas")
+            Client(url, "k|secret", "t-1").get("json_schemas")
         assert "Redirects" in found.value.hint
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

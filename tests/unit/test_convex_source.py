@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,8 +19,10 @@ from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, 
 from tailrace.core.page import Page
 from tailrace.runtime.pump import Source
 from tailrace.sources import _convex_inventory as inventory
+from tailrace.sources._convex_rows import rows_of as received
+from tailrace.sources._convex_selection import Selection
 from tailrace.sources.convex import Pace, open_source
-from tailrace.testing.convex import Deployment, Emulator, Fault, Workload
+from tailrace.testing.convex import Deployment, Emulator, Fault, Workload, exports
 from tailrace.testing.convex.exports import Limits
 from tests.contracts.source import Event, SourceContract
 from tests.convex import folded, options, read, rows_of, source, there
@@ -912,3 +915,38 @@ def test_the_key_is_in_no_text_of_the_source(server: Emulator) -> None:
     server.deployment.insert("users", {})
     for page in read(server):
         assert "canary" not in repr(page.checkpoint)
+
+
+@pytest.mark.parametrize("said", [None, False])
+def test_a_document_of_a_snapshot_need_not_say_that_it_is_not_deleted(said: bool | None) -> None:
+    """Names with an underscore are the server's to add, so one more is no reason to stop."""
+    value = {"_id": "k1", "_table": "users", "_component": "", "_ts": 7, "_new": {"$map": []}, "n": 1.0}
+    found = received([value | ({} if said is None else {"_deleted": said})], Selection(), delta=False)
+    assert (found.deleted, found.texts) == ([False], ['{"_id":"k1","n":1.0}'])
+
+
+@pytest.mark.parametrize(("said", "delta"), [(True, False), ("no", False), (None, True), (0, True)])
+def test_a_document_that_does_not_say_rightly_whether_it_is_deleted_is_refused(said: object, delta: bool) -> None:
+    value = {"_id": "k1", "_table": "users", "_ts": 7} | ({} if said is None else {"_deleted": said})
+    with pytest.raises(Halt, match="deleted"):
+        received([value], Selection(), delta=delta)
+
+
+def test_cursors_that_tell_nothing_make_no_table_another_one(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the server's own; with others than we know, only tables that are gone are noticed."""
+    inner_cursor, inner_place = exports._cursor, exports._place
+    monkeypatch.setattr(exports, "_cursor", lambda *of: base64.b64encode(inner_cursor(*of).encode()).decode())
+    monkeypatch.setattr(exports, "_place", lambda text: inner_place(base64.b64decode(text).decode()))
+    for table in ("users", "notes", "small"):
+        for n in range(3 if table == "small" else 25):
+            server.deployment.insert(table, {"n": n})
+    pages = read(server)
+    for n in range(3):
+        for table in ("users", "notes", "small"):
+            for _ in range(15):
+                server.deployment.insert(table, {"n": n})
+        pages += read(server, pages[-1].checkpoint)
+        assert folded(rows_of(pages)) == there(server.deployment)
+    server.deployment.drop_table("notes")
+    with pytest.raises(ResyncRequired, match='table "notes" is gone'):
+        read(server, pages[-1].checkpoint)

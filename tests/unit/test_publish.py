@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,6 +81,49 @@ class Breaking:
 
 def whole(version: int) -> dict[str, str]:
     return {table: "0001" if table == "still" else f"{version:04d}" for table in TABLES}
+
+
+def of_log(staged: Sequence[Staged], log: str) -> list[Staged]:
+    return [replace(one, mark=lambda file: replace(mark_in(file), log=log)) for one in staged]
+
+
+def test_a_file_that_is_made_again_is_left_and_one_of_another_history_is_told(tmp_path: Path) -> None:
+    """Without its control root a pipeline begins at the first life, below all that it has published."""
+    objects = Folder(tmp_path / "published")
+    publish("shop", of_log(stage(tmp_path, 2), "one"), objects, keep=2)
+    behind = stage(tmp_path, 1)
+    assert publish("shop", of_log(behind, "one"), objects, keep=2).written == []
+    with pytest.raises(Halt) as found:
+        publish("shop", of_log(behind, "other"), objects, keep=2)
+    assert found.value.code == "foreign-target"
+    assert set(followed(objects).values()) == {"0002"}
+    assert LATEST in found.value.hint
+    objects.remove([LATEST])
+    publish("shop", of_log(behind, "other"), objects, keep=2)
+    assert set(followed(objects).values()) == {"0001", "0002"}
+    assert objects.get(f"staging/current/{key_of('users')}") == objects.get(
+        f"{VERSIONS}{json.loads(objects.get(LATEST)[0])['publish_id']}/{key_of('users')}"  # type: ignore[index]
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", '{"version": 1}', '{"version": 1, "publish_id": "x", "tables": {}}'])
+def test_a_manifest_that_is_none_halts_and_is_left(tmp_path: Path, text: str) -> None:
+    objects = Folder(tmp_path / "published")
+    objects.put(LATEST, text.encode())
+    with pytest.raises(Halt) as found:
+        publish("shop", stage(tmp_path, 1), objects, keep=2)
+    assert found.value.code == "corrupt-manifest"
+    assert objects.get(LATEST) == (text.encode(), hashlib.sha256(text.encode()).hexdigest())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_broken_list_of_the_copies_has_them_made_again(tmp_path: Path, text: str) -> None:
+    objects = Folder(tmp_path / "published")
+    publish("shop", stage(tmp_path, 1), objects, keep=2)
+    good = objects.get(COPIED)
+    objects.put(COPIED, text.encode())
+    publish("shop", stage(tmp_path, 1), objects, keep=2)
+    assert objects.get(COPIED) == good
 
 
 @pytest.mark.parametrize("done", [False, True])

@@ -21,7 +21,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -231,9 +231,14 @@ class LandedLog:
         paths = [str(file.path) for file in chosen]
 
         def read(spark: SparkSession) -> DataFrame:
-            return self._shape.view(spark.read.schema(self._shape.spark).parquet(*paths))
+            return self._read(spark, paths)
 
         return Slice(after, chosen[-1].last, total(self._footer(file).contents for file in chosen), read)
+
+    def _read(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+        # The name of a folder may hold what would be a pattern.
+        found = spark.read.schema(self._shape.spark).option("__globPaths__", "false").parquet(*paths)
+        return self._shape.view(found)
 
     def again(self, offsets: Collection[int], spark: SparkSession) -> Slice:
         """Return a slice of the rows at `offsets`, wherever they lie; those whose pages are gone are not in it."""
@@ -242,7 +247,7 @@ class LandedLog:
         wanted = F.col("offset").isin(sorted(offsets))
 
         def read(session: SparkSession) -> DataFrame:
-            return self._shape.view(session.read.schema(self._shape.spark).parquet(*paths)).where(wanted)
+            return self._read(session, paths).where(wanted)
 
         every = total(self._footer(file).contents for file in chosen)
         groups = read(spark).groupBy("topic", written_with()).count().collect() if chosen else []

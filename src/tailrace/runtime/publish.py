@@ -116,9 +116,10 @@ def _latest(objects: Objects, pipeline_id: str) -> tuple[Manifest, str | None]:
 def _parsed(data: bytes, key: str) -> Manifest:
     try:
         manifest: Manifest = json.loads(data)
-        if manifest["version"] == _VERSION and manifest["publish_id"] and isinstance(manifest["tables"], dict):
+        known = manifest["version"] == _VERSION and manifest.keys() >= {"pipeline_id", "previous"}
+        if known and manifest["publish_id"] and int(manifest["sequence"]) and isinstance(manifest["tables"], dict):
             return manifest
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise Halt(
         "corrupt-manifest",
@@ -131,13 +132,16 @@ def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, object
     """Write a version of a table unless the newest one has it already; return its entry.
 
     The file is held open: a run that replaces it meanwhile does not change what is read here. A file that is behind
-    what is published is being made again, and is left for the next time.
+    what is published from the same log is being made again, and is left for the next time.
     """
     with one.path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
         mark = one.mark(file)
-        if have and (have["sha256"] == digest or have["position"] > mark.high):
+        if have and have["sha256"] == digest:
+            return None
+        if have and have["position"] > mark.high:
+            _refuse_other_log(one.table, have, mark)
             return None
         file.seek(0)
         versioned = f"{VERSIONS}{publish_id}/{one.key}"
@@ -152,6 +156,17 @@ def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, object
         "offset": int(mark.offset),
         "log": mark.log,
     }
+
+
+def _refuse_other_log(table: str, have: Mapping[str, Any], mark: Mark) -> None:
+    """Halt if a file that looks older than what is published has another history: it would never be published."""
+    if have.get("log", mark.log) != mark.log:
+        raise Halt(
+            "foreign-target",
+            f'table "{table}" was published from another change log, at a position that is not below that of the file',
+            "Restore control.root of the pipeline that published it, or publish to another place. To have every table "
+            f'published anew from the files, remove "{LATEST}" there.',
+        )
 
 
 def _in_full(entry: Mapping[str, Any], objects: Objects) -> Manifest:
@@ -200,7 +215,7 @@ def _copy(objects: Objects, tables: Mapping[str, Any]) -> None:
     """Make the copies that are not there; what they are is not said meanwhile."""
     wanted = {name: entry["sha256"] for name, entry in tables.items()}
     found = objects.get(COPIED)
-    have = json.loads(found[0]) if found else {}
+    have = _said(found[0]) if found else {}
     if have == wanted:
         return
     if found:
@@ -210,6 +225,15 @@ def _copy(objects: Objects, tables: Mapping[str, Any]) -> None:
             objects.copy(*(_below(tables[name][key], objects) for key in ("versioned_key", "current_key")))
     failpoint("C46")
     objects.put(COPIED, json.dumps(wanted, indent=1).encode())
+
+
+def _said(data: bytes) -> Mapping[str, object]:
+    """Return which contents the copies have; if that cannot be read, none is known, and each is made again."""
+    try:
+        said = json.loads(data)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _expire(objects: Objects, latest: Manifest, keep: int) -> int:

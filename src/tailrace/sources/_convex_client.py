@@ -136,12 +136,10 @@ class Client:
         if asked is not None and asked != (verb, address, body):
             # The answer to something else lies on this connection.
             self._drop()
-        if self._connection is None:
-            self._connection = self._connected()
-            asked = None
-        if asked is None:
-            self._send(verb, address, body)
-        with self._connection.getresponse() as answer:
+        connection = self._connection
+        if asked is None or connection is None:
+            connection = self._send(verb, address, body)
+        with connection.getresponse() as answer:
             text = answer.read(self._bounds.answer_bytes + 1)
             if len(text) > self._bounds.answer_bytes:
                 self._drop()
@@ -154,10 +152,14 @@ class Client:
                 raise http.client.IncompleteRead(text, answer.length)
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, text
 
-    def _send(self, verb: str, address: str, body: bytes | None) -> None:
-        if self._connection is not None:
-            headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
-            self._connection.request(verb, address, body, headers)
+    def _send(self, verb: str, address: str, body: bytes | None) -> http.client.HTTPConnection:
+        # A server may end a connection with each answer; the library would make a new one that waits for its answers
+        # no longer than for itself.
+        if self._connection is None or self._connection.sock is None:
+            self._connection = self._connected()
+        headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
+        self._connection.request(verb, address, body, headers)
+        return self._connection
 
     def _connected(self) -> http.client.HTTPConnection:
         address = urlsplit(self.deployment)

@@ -107,6 +107,9 @@ def identities(client: Client, known: list[Pair], at: int | None = None) -> dict
             page = _page(client, snapshot, cursor, chosen)
             snapshot, cursor, ids = page["snapshot"], page["cursor"], _ids(page)
             owner, following = _owner(page), table_at(cursor)
+            if cursor is not None and not following:
+                # A cursor of another kind. Which page of its table this is cannot be told from it either.
+                return dict.fromkeys(found, "")
             inside = bool(ids) and is_inside(cursor, ids[-1])
             if owner in rest:
                 place = following if inside else start or f"{low}..{following}"

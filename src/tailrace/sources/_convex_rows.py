@@ -98,10 +98,12 @@ def rows_of(values: list[object], selection: Selection, *, delta: bool) -> Rows:
     stamps = found.stamps
     if not {int}.issuperset(map(type, stamps)) or (stamps and not 0 < min(stamps) <= max(stamps) < 1 << 63):
         raise broken("a document has no timestamp")
-    said = [document.pop("_deleted", _UNSAID) for document in documents]
-    if not ({bool} if delta else {type(_UNSAID)}).issuperset(map(type, said)):
+    # Documents of a snapshot need not say it.
+    found.deleted = [document.pop("_deleted", _UNSAID if delta else False) for document in documents]
+    if not {bool}.issuperset(map(type, found.deleted)):
         raise broken("a document does not say whether it is deleted")
-    found.deleted = said if delta else [False] * len(said)
+    if not delta and any(found.deleted):
+        raise broken("a document of a snapshot is deleted")
     tables = {
         pair: _table(*pair, selection) for pair in dict.fromkeys(zip(found.components, found.tables, strict=True))
     }

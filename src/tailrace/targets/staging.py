@@ -156,7 +156,9 @@ class StagingTarget:
         footer = self._footer(table)
         if footer is None:
             return None
-        return spark.read.parquet(str(self._path(table))), footer.shape, footer.rows
+        # The name of a folder may hold what would be a pattern.
+        rows = spark.read.option("__globPaths__", "false").parquet(str(self._path(table)))
+        return rows, footer.shape, footer.rows
 
     def prepare(self, table: str, rows: DataFrame, shape: Table, mark: Mark) -> StagedFile:
         """Write `rows` and `mark` into one file, under a name that nobody reads."""
