@@ -103,6 +103,10 @@ class TestParquetTarget(TargetContract):
         assert len(self.manifest()["files"]) == 2
         assert sorted(row["_cdc_offset"] for row in self.read(target, ITEMS)) == list(range(18))
 
+    def test_read_returns_what_a_pipeline_keeps(self) -> None:
+        self.opened().apply(batch(self.spark, [put(1, 1)], 1))
+        assert [tuple(row) for row in tailrace.read(f"parquet:{self.path}/items").collect()] == [(1, "x", 1)]
+
     def test_apply_changes_keeps_a_folder_and_read_returns_it(self) -> None:
         place = f"parquet:{self.path}/people"
         rows = frame(

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.target import Applied, Batch, Mark
+from tailrace.apply.target import ANYONE, Applied, Batch, Mark
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column, Fit, Table
@@ -69,7 +69,7 @@ class ParquetTable:
     def look(self) -> Manifest | None:
         """Return the table as it is now."""
         found = self._manifests.newest()
-        if found is not None and found.owner != self._owner:
+        if found is not None and self._owner not in (ANYONE, found.owner):
             raise Halt(
                 "foreign-table",
                 f'the table "{self._folder}" belongs to pipeline, target and table {found.owner}',
