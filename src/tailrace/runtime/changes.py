@@ -152,6 +152,9 @@ class _Application:
         self._fitted = replace(fitted, notes=arguments.notes() if fitted.create else ())
         carried = set(self._want.names())
         self._shape = Table(_TABLE, tuple(c for c in fitted.table.columns if c.name in carried), self._want.keys)
+        # Of a new column that is skipped nothing can be left out, of one that the source has lost all of it can.
+        self._stored = {name: own for name, own in self._named.items() if own in self._shape.names()}
+        self._others = tuple(c.name for c in fitted.table.columns if c.name not in carried)
 
     def run(self, source: DataFrame, ours: SparkSession, batch: tuple[str, ...]) -> ApplyResult:
         """Apply the rows, and say what became of them."""
@@ -164,7 +167,7 @@ class _Application:
             suit(ours, seen.get["rows"])
             events = ours.table(view)
         tracked = tuple(self._named[name] for name in arguments.tracked)
-        required = tuple(self._named[name] for name in arguments.required)
+        required = arguments.required(self._stored, self._others)
         flow = Flow(
             self._target,
             arguments.mode,
@@ -206,7 +209,7 @@ class _Application:
             "_cdc_topic": F.lit(None).cast("string"),
             "_cdc_partition": F.lit(None).cast("int"),
             OFFSET: F.lit(0).cast("bigint"),
-            UNCHANGED: arguments.unchanged(self._named),
+            UNCHANGED: arguments.unchanged(self._stored, self._others),
             PROBLEM: F.coalesce(missing, unknown),
             OLD_KEY: F.when(F.lit(False), F.struct(*(arguments.value(k).alias(self._named[k]) for k in keys))),
         }
