@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import tailrace
 from tailrace.apply.target import Batch, Mark, Target
 from tailrace.core import failpoint
-from tailrace.core.errors import Retryable
-from tailrace.core.table import Table
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.table import Column, Table
 from tailrace.spark.frame import frame
 from tailrace.targets._columns import EVENT_COLUMNS
 from tailrace.targets.parquet import Options, open_target
@@ -90,6 +90,14 @@ class TestParquetTarget(TargetContract):
         again = self.open()
         assert [row["name"] for row in self.rows(again)] == ["v5"]
         assert [row["id"] for row in again.known(ITEMS.name).collect()] == [1]
+
+    def test_a_key_within_another_type_is_refused_and_leaves_no_trace(self) -> None:
+        target = self.open()
+        nested = Table(ITEMS.name, (Column("id", "struct<a:int>"), Column("name", "string")), ("id",))
+        with pytest.raises(Halt) as halted:
+            self.reshape(target, nested)
+        assert halted.value.code == "unsupported-type"
+        assert target.have(ITEMS.name) is None
 
     def test_small_files_of_events_become_one(self) -> None:
         target = self.open(mode="append")

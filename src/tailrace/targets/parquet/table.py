@@ -101,6 +101,7 @@ class ParquetTable:
         now = self.look()
         if now is None:
             table = Table(self._name, tuple(map(_as_text, change.table.columns)), change.table.keys)
+            _refuse_nested_keys(table, self._mode)
             buckets = tuple((FIRST, rest) for rest in range(FIRST)) if self._mode == "scd1" else ()
             made = Manifest(1, self._owner, self._mode, table, dict(change.notes), buckets=buckets)
             self._manifests.add(made)
@@ -295,6 +296,17 @@ class ParquetTable:
                 "mode-changed",
                 f'table "{self._folder}" was made in mode {now.mode} and is now to be kept in mode {self._mode}',
                 "Set the mode back, or give the table another name under tables.",
+            )
+
+
+def _refuse_nested_keys(table: Table, mode: str) -> None:
+    """Halt if rows are to be matched by a key that Arrow cannot match by."""
+    for key in table.keys if mode == "scd1" else ():
+        if "<" in (kind := table.column(key).type) or kind == "variant":
+            raise Halt(
+                "unsupported-type",
+                f'the key "{key}" of table "{table.name}" is of type {kind}, and Parquet files have none such',
+                "Use a key of plain values, or another kind of target.",
             )
 
 
