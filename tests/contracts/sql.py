@@ -289,6 +289,14 @@ class SqlContract(TargetContract):
         assert (second.applied, second.superseded, second.rows_inserted, second.rows_deleted) == (2, 1, 1, 1)
         assert sorted(tuple(row) for row in tailrace.read(place).collect()) == [(1, "a"), (3, "c")]
 
+    def test_read_returns_what_a_pipeline_keeps_and_apply_changes_leaves_it_alone(self) -> None:
+        self.filled()
+        place = self.address("items")
+        assert sorted(tuple(row) for row in tailrace.read(place).collect()) == [(1, "x", 1), (2, "x", 1)]
+        with pytest.raises(Halt) as halted:
+            tailrace.apply_changes(frame(self.spark, [(1, 9)], "id bigint, seq int"), place, ["id"], "seq")
+        assert halted.value.code == "foreign-table"
+
     def test_a_target_without_a_table_is_refused(self) -> None:
         bare = self.address("x").rpartition("#")[0]
         with pytest.raises(Misconfigured) as refused:

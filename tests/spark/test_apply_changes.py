@@ -298,6 +298,7 @@ def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSessio
         {"soft_delete_column": "gone", "stored_as_scd_type": 2},
         {"soft_delete_column": "name"},
         {"soft_delete_column": 5},
+        {"soft_delete_column": "old", "keys": ["id", "old"]},
         {"ignore_null_updates_column_list": ["id"]},
         {"on_invalid": "ignore"},
         {"schema_evolution": "guess"},
@@ -305,7 +306,7 @@ def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSessio
     ids=str,
 )
 def test_arguments_that_cannot_be_meant_are_refused(spark: SparkSession, target: str, options: dict[str, Any]) -> None:
-    source = feed(spark, (1, "a", 1, 10, "u"))
+    source = feed(spark, (1, "a", 1, 10, "u", False), schema=f"{SCHEMA}, old boolean")
     with pytest.raises(Misconfigured) as refused:
         tailrace.apply_changes(source, target, **{"keys": ["id"], "sequence_by": "seq"} | options)
     assert refused.value.code == "bad-argument"

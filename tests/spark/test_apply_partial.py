@@ -79,6 +79,34 @@ def test_columns_that_are_left_out_are_found_in_any_case_and_unknown_ones_are_re
     assert [tuple(row) for row in current.select("id", "name", "size").collect()] == [(1, "a", 1)]
 
 
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_column_that_the_source_has_lost_may_be_left_out(spark: SparkSession, target: str, scd_type: int) -> None:
+    options = {"stored_as_scd_type": scd_type, "track_history_column_list": ["name"] if scd_type == 2 else None}
+    apply(feed(spark, (1, "a", 7, 10, "u", []), (2, "b", 8, 10, "u", []), schema=PARTIAL), target, **options)
+    lost = PARTIAL.replace("size int, ", "")
+    news = [(1, "c", 20, "u", ["SIZE"]), (3, "d", 20, "u", ["size"]), (4, "e", 20, "u", [])]
+    done = apply(feed(spark, *news, schema=lost), target, **options)
+    assert (done.applied, done.rejected) == (2, 1)
+    assert done.rejects is not None
+    assert [row["_cdc_problem"] for row in done.rejects.collect()] == ["unchanged-without-row: no value for size"]
+    current = tailrace.read(target) if scd_type == 1 else tailrace.read(target).where("__END_AT IS NULL")
+    found = sorted(tuple(row) for row in current.select("id", "name", "size").collect())
+    assert found == [(1, "c", 7), (2, "b", 8), (4, "e", None)]
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_new_column_that_is_skipped_may_be_left_out_of_a_new_row(
+    spark: SparkSession, target: str, scd_type: int
+) -> None:
+    options = {"stored_as_scd_type": scd_type, "track_history_column_list": ["name"] if scd_type == 2 else None}
+    apply(feed(spark, (1, "a", 7, 10, "u", []), schema=PARTIAL), target, **options)
+    wider = feed(spark, (2, "b", 8, 20, "u", ["extra"], None), schema=f"{PARTIAL}, extra string")
+    with pytest.warns(UserWarning, match="extra"):
+        done = apply(wider, target, schema_evolution="skip", **options)
+    assert (done.applied, done.rejected) == (1, 0)
+    assert rows(target, "id", "name", "size") == [(1, "a", 7), (2, "b", 8)]
+
+
 def test_a_late_delete_takes_what_leaned_on_the_row_out_of_sight(spark: SparkSession, target: str) -> None:
     def put(*given: tuple[Any, ...]) -> tailrace.ApplyResult:
         return apply(feed(spark, *given, schema=PARTIAL), target, stored_as_scd_type=2)

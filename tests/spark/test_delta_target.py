@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tailrace
 from tailrace.apply.target import Target
+from tailrace.core.errors import Halt
 from tailrace.core.table import Table
+from tailrace.spark.frame import frame
 from tailrace.targets.delta import DeltaTarget, Options
-from tests.contracts.target import TABLES, Image, TargetContract
+from tests.contracts.target import TABLES, Image, TargetContract, batch, put
 
 
 class TestDeltaTarget(TargetContract):
@@ -25,3 +28,11 @@ class TestDeltaTarget(TargetContract):
 
     def read(self, target: Target, table: Table) -> list[Image]:
         return self.visible(self.spark.read.format("delta").load(target.place(table.name).path))
+
+    def test_read_returns_what_a_pipeline_keeps_and_apply_changes_leaves_it_alone(self) -> None:
+        self.opened().apply(batch(self.spark, [put(1, 1)], 1))
+        place = f"delta:{self.path}/items"
+        assert [tuple(row) for row in tailrace.read(place).collect()] == [(1, "x", 1)]
+        with pytest.raises(Halt) as halted:
+            tailrace.apply_changes(frame(self.spark, [(1, 9)], "id bigint, seq int"), place, ["id"], "seq")
+        assert halted.value.code == "foreign-table"

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
+import tailrace
 from tailrace.apply.target import Mark
 from tailrace.core import failpoint
 from tailrace.core.errors import Halt, Misconfigured, Retryable
@@ -190,6 +191,17 @@ def test_small_integers_keep_their_type_and_other_widenings_replace_the_column(l
         target.evolve(ITEMS.name, fit(target.have(ITEMS.name), table, Evolution.ALTER))
         assert lake().have(ITEMS.name) == table
     assert target.current(ITEMS.name).dtypes[1:3] == [("n", "double"), ("later", "smallint")]
+
+
+def test_read_returns_what_a_pipeline_keeps(spark: SparkSession, tmp_path: Path) -> None:
+    options = Options(catalog="hadoop", warehouse=str(tmp_path))
+    target = open_target("lake", options, spark=lambda: spark, pipeline_id="shop", tables=TABLES, mode="scd1")
+    created(target).apply(batch(spark, [put(1, 1)], 1))
+    catalog = "spark.sql.catalog.of_a_pipeline"
+    spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set(f"{catalog}.type", "hadoop")
+    spark.conf.set(f"{catalog}.warehouse", str(tmp_path))
+    assert [tuple(row) for row in tailrace.read("iceberg:of_a_pipeline.default.items").collect()] == [(1, "x", 1)]
 
 
 def test_what_cannot_be_made_is_refused_and_leaves_no_trace(lake: Opener, spark: SparkSession) -> None:

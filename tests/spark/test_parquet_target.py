@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import tailrace
 from tailrace.apply.target import Batch, Mark, Target
 from tailrace.core import failpoint
-from tailrace.core.errors import Retryable
-from tailrace.core.table import Table
+from tailrace.core.errors import Halt, Retryable
+from tailrace.core.table import Column, Table
 from tailrace.spark.frame import frame
 from tailrace.targets._columns import EVENT_COLUMNS
 from tailrace.targets.parquet import Options, open_target
@@ -91,6 +91,14 @@ class TestParquetTarget(TargetContract):
         assert [row["name"] for row in self.rows(again)] == ["v5"]
         assert [row["id"] for row in again.known(ITEMS.name).collect()] == [1]
 
+    def test_a_key_within_another_type_is_refused_and_leaves_no_trace(self) -> None:
+        target = self.open()
+        nested = Table(ITEMS.name, (Column("id", "struct<a:int>"), Column("name", "string")), ("id",))
+        with pytest.raises(Halt) as halted:
+            self.reshape(target, nested)
+        assert halted.value.code == "unsupported-type"
+        assert target.have(ITEMS.name) is None
+
     def test_small_files_of_events_become_one(self) -> None:
         target = self.open(mode="append")
         self.reshape(target, ITEMS)
@@ -102,6 +110,10 @@ class TestParquetTarget(TargetContract):
             target.apply(Batch(ITEMS, events, Mark(LOG, n, at(n))))
         assert len(self.manifest()["files"]) == 2
         assert sorted(row["_cdc_offset"] for row in self.read(target, ITEMS)) == list(range(18))
+
+    def test_read_returns_what_a_pipeline_keeps(self) -> None:
+        self.opened().apply(batch(self.spark, [put(1, 1)], 1))
+        assert [tuple(row) for row in tailrace.read(f"parquet:{self.path}/items").collect()] == [(1, "x", 1)]
 
     def test_apply_changes_keeps_a_folder_and_read_returns_it(self) -> None:
         place = f"parquet:{self.path}/people"

@@ -52,25 +52,26 @@ class Arguments:
         """Say whether a change row may leave columns out."""
         return bool(self.ignored) or UNCHANGED in self.given
 
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Return the columns that a row must not lack when its change leaves them out."""
+    def required(self, named: Mapping[str, str], others: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns, as the table has them, that a row must not lack when its change leaves them out."""
         if UNCHANGED not in self.given:
             return ()
-        return tuple(n for n in self.want.names() if n not in (*self.want.keys, *self.ignored, self.soft))
+        free = (*self.want.keys, *self.ignored, self.soft)
+        return (*(named[n] for n in self.want.names() if n in named and n not in free), *others)
 
     def value(self, name: str) -> Expression:
         """Return the value of the column `name` of the source; of a soft delete's own column, nothing yet."""
         return column(name) if name in self.given else F.lit(None).cast(self.want.column(name).type)
 
-    def unchanged(self, named: Mapping[str, str]) -> Expression:
-        """Return the names, as the table has them, of columns that a change row leaves out."""
+    def unchanged(self, named: Mapping[str, str], others: Sequence[str]) -> Expression:
+        """Return the names, as the table has them, of columns that a change row leaves out; only it has `others`."""
         told = self._told()
         left_out = [
             F.when(F.array_contains(told, name.lower()) | _null(name, self.ignored), F.lit(named[name]))
             for name in self.want.names()
-            if name not in self.want.keys and (UNCHANGED in self.given or name in self.ignored)
+            if name in named and name not in self.want.keys and (UNCHANGED in self.given or name in self.ignored)
         ]
+        left_out += [F.when(F.array_contains(told, name.lower()), F.lit(name)) for name in others]
         return F.array_compact(F.array(*left_out)).cast("array<string>")
 
     def unknown(self, have: Sequence[str]) -> Expression:
@@ -155,7 +156,7 @@ def resolve(
     if lost := [name for name in ignored if name not in values]:
         raise _bad(f'ignore_null_updates_column_list names "{lost[0]}", which is a key or not stored', "Leave it out.")
     want = [Column(name, types[name]) for name in chosen]
-    soft_column = _soft(soft, mode, want)
+    soft_column = _soft(soft, mode, want, found_keys)
     if soft_column and soft_column not in chosen:
         want.append(Column(soft_column, "timestamp"))
     sequence, sequence_type = names.expression("sequence_by", sequence_by)
@@ -272,7 +273,7 @@ def _refuse_source(source: DataFrame) -> None:
         raise _bad(f"the column {UNCHANGED} is of type {told[0]}", "It must be array<string>.")
 
 
-def _soft(soft: str | None, mode: str, want: Sequence[Column]) -> str:
+def _soft(soft: str | None, mode: str, want: Sequence[Column], keys: Sequence[str]) -> str:
     if soft is not None and not isinstance(soft, str):
         raise _bad(f"soft_delete_column is {soft!r}", "Give the name of a column.")
     if not soft:
@@ -282,6 +283,8 @@ def _soft(soft: str | None, mode: str, want: Sequence[Column]) -> str:
     existing = next((c for c in want if c.name.lower() == soft.lower()), None)
     if existing is not None and existing.type not in ("boolean", "timestamp", "timestamp_ntz"):
         raise _bad(f'soft_delete_column "{soft}" is of type {existing.type}', "Use a boolean or a timestamp.")
+    if existing is not None and existing.name in keys:
+        raise _bad(f'soft_delete_column "{soft}" is a key', "A key never changes: use another column.")
     return existing.name if existing else soft
 
 

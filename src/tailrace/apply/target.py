@@ -20,6 +20,9 @@ from tailrace.core.table import Fit, Table
 NOWHERE: Ranges = {}
 """No range is known, so every key is meant."""
 
+ANYONE = ""
+"""In the place of a pipeline's name: a table is read, and not written, so it does not matter whose it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -23,7 +23,7 @@ from tailrace.apply.engine import OFFSET, OLD_KEY, OP, POSITION, PROBLEM, UNCHAN
 from tailrace.apply.flow import Flow, Outcome
 from tailrace.apply.history import Tracking
 from tailrace.apply.order import sortable
-from tailrace.apply.target import Forgetting, Historic, Mark, Target
+from tailrace.apply.target import ANYONE, Forgetting, Historic, Mark, Target
 from tailrace.apply.view import shared_view
 from tailrace.config.plugin import Kind, available, options_of
 from tailrace.core.change import Op
@@ -112,11 +112,14 @@ def apply_changes(
 
 
 def read(target: str) -> DataFrame:
-    """Return the visible rows of `target`, without the columns that Tailrace keeps for itself."""
+    """Return the visible rows of `target`, without the columns that Tailrace keeps for itself.
+
+    The table may be one that `apply_changes` or a pipeline has made.
+    """
     from tailrace.spark import session
 
     spark = SparkSession.getActiveSession() or session()
-    opened = _open(target, spark, "scd1")
+    opened = _open(target, spark, "scd1", pipeline_id=ANYONE)
     if opened.have(_TABLE) is None:
         raise Halt(
             "table-missing", f'there is no table at "{_shown(target)}"', "apply_changes makes it with its first batch."
@@ -149,6 +152,9 @@ class _Application:
         self._fitted = replace(fitted, notes=arguments.notes() if fitted.create else ())
         carried = set(self._want.names())
         self._shape = Table(_TABLE, tuple(c for c in fitted.table.columns if c.name in carried), self._want.keys)
+        # Of a new column that is skipped nothing can be left out, of one that the source has lost all of it can.
+        self._stored = {name: own for name, own in self._named.items() if own in self._shape.names()}
+        self._others = tuple(c.name for c in fitted.table.columns if c.name not in carried)
 
     def run(self, source: DataFrame, ours: SparkSession, batch: tuple[str, ...]) -> ApplyResult:
         """Apply the rows, and say what became of them."""
@@ -161,7 +167,7 @@ class _Application:
             suit(ours, seen.get["rows"])
             events = ours.table(view)
         tracked = tuple(self._named[name] for name in arguments.tracked)
-        required = tuple(self._named[name] for name in arguments.required)
+        required = arguments.required(self._stored, self._others)
         flow = Flow(
             self._target,
             arguments.mode,
@@ -203,7 +209,7 @@ class _Application:
             "_cdc_topic": F.lit(None).cast("string"),
             "_cdc_partition": F.lit(None).cast("int"),
             OFFSET: F.lit(0).cast("bigint"),
-            UNCHANGED: arguments.unchanged(self._named),
+            UNCHANGED: arguments.unchanged(self._stored, self._others),
             PROBLEM: F.coalesce(missing, unknown),
             OLD_KEY: F.when(F.lit(False), F.struct(*(arguments.value(k).alias(self._named[k]) for k in keys))),
         }
@@ -254,13 +260,13 @@ def _taken(events: DataFrame) -> DataFrame:
         ) from error
 
 
-def _open(target: str, spark: SparkSession, mode: str) -> _Keyed:
+def _open(target: str, spark: SparkSession, mode: str, **owner: str) -> _Keyed:
     kind, _, where = target.partition(":") if isinstance(target, str) else ("", "", "")
     if where and kind in available(Kind.TARGET):
         options_of(Kind.TARGET, kind)  # which says what to install, if something is missing
         opens = getattr(import_module(f"tailrace.targets.{kind}"), "open_table", None)
         if opens is not None:
-            return cast("_Keyed", opens(where, _TABLE, spark, mode))
+            return cast("_Keyed", opens(where, _TABLE, spark, mode, **owner))
     raise Misconfigured(
         "unknown-target",
         f'there is no target "{kind}:"' if where and kind.isalnum() else "the target does not begin with a kind",

@@ -77,7 +77,9 @@ def open_target(
     )
 
 
-def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTarget:
+def open_table(
+    where: str, table: str, spark: SparkSession, mode: Mode, pipeline_id: str = "apply_changes"
+) -> SqlTarget:
     """Return a target of one `table`; `where` is `<dsn>#<schema.table>`, or `<dsn>#<table>` in the database named."""
     dsn, _, last = where.rpartition("#")
     # A scheme that comes with the name of the target is not written twice.
@@ -90,7 +92,7 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTa
         raise Misconfigured("unknown-target", "the mysql target names no table", _FORM)
     user, port = parts.pop("username"), int(parts.get("port", "3306"))
     login = {**parts, "user": user, "port": port}
-    return one_table(name, table, MySQL(login, dialect(schema)), spark, mode)
+    return one_table(name, table, MySQL(login, dialect(schema)), spark, mode, pipeline_id)
 
 
 _FORM = 'Write "mysql:mysql://user:password@host:port/database#<table>", or "#<schema.table>" for another database.'

@@ -116,7 +116,9 @@ def open_target(
     )
 
 
-def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTarget:
+def open_table(
+    where: str, table: str, spark: SparkSession, mode: Mode, pipeline_id: str = "apply_changes"
+) -> SqlTarget:
     """Return a target of one `table`; `where` is `<dsn>#<schema.table>`, without a schema in `public`."""
     dsn, _, place = where.rpartition("#")
     schema, _, name = place.partition(".") if "." in place else ("public", "", place)
@@ -128,7 +130,7 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTa
         login = conninfo_to_dict(full)
     except psycopg.Error:
         raise Misconfigured("unknown-target", "the postgres target has no valid connection string", _FORM) from None
-    return one_table(name, table, Postgres(login, schema), spark, mode)
+    return one_table(name, table, Postgres(login, schema), spark, mode, pipeline_id)
 
 
 _FORM = 'Write "postgres:postgresql://user:password@host/database#<schema.table>".'

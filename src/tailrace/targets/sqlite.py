@@ -72,10 +72,12 @@ def open_target(
     )
 
 
-def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> SqlTarget:
+def open_table(
+    where: str, table: str, spark: SparkSession, mode: Mode, pipeline_id: str = "apply_changes"
+) -> SqlTarget:
     """Return a target of one `table`; `where` is `<file>#<table>`."""
     path, name = file_and_table("sqlite", where)
-    return one_table(name, table, SQLite(path), spark, mode)
+    return one_table(name, table, SQLite(path), spark, mode, pipeline_id)
 
 
 _PLAIN = {

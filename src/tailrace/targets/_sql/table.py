@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.apply.ranges import Ranges
-from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.apply.target import ANYONE, NOWHERE, Applied, Batch, Mark
 from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column, Fit, Table
@@ -329,7 +329,7 @@ class SqlTable:
         entry = self._control.load(session, self._name, self._owner.table, lock=lock)
         if entry is None and self._control.exists(session, self._name):
             return self._adopted(session)
-        if entry is not None and entry.owner != self._owner.text():
+        if entry is not None and self._owner.pipeline != ANYONE and entry.owner != self._owner.text():
             raise self._foreign(f"belongs to pipeline, target and table {entry.owner}")
         return entry
 

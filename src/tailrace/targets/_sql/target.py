@@ -44,11 +44,13 @@ class SqlTarget(Tables):
         return SqlTable(self._spark, self._database, self._names[table], owner, self._mode, adopts=self._adopts)
 
 
-def one_table(name: str, table: str, database: Database, spark: SparkSession, mode: Mode) -> SqlTarget:
+def one_table(
+    name: str, table: str, database: Database, spark: SparkSession, mode: Mode, pipeline_id: str
+) -> SqlTarget:
     """Return the target that `apply_changes` writes to: the table called `name` in `database`."""
     names = {table: name}
     return SqlTarget(
-        "table", database, spark=lambda: spark, pipeline_id="apply_changes", tables=names, mode=mode, adopts=False
+        "table", database, spark=lambda: spark, pipeline_id=pipeline_id, tables=names, mode=mode, adopts=False
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tailrace.apply.target import ANYONE
 from tailrace.core.errors import Halt
 from tailrace.targets._place import Stored, vacant
 from tailrace.targets.delta.log import DeltaLog, Snapshot
@@ -90,7 +91,7 @@ class Place(Stored):
         held = snapshot.properties().get(OWNER)
         if held is None:
             raise _foreign(self, "is a Delta table that Tailrace did not create")
-        if held != owner.properties(())[OWNER]:
+        if owner.pipeline != ANYONE and held != owner.properties(())[OWNER]:
             raise _foreign(self, f"belongs to pipeline, target and table {held}")
         return log, snapshot
 

@@ -67,7 +67,9 @@ def open_target(
     return DeltaTarget(name, options, spark_session=spark, pipeline_id=pipeline_id, tables=tables, mode=mode)
 
 
-def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> DeltaTarget:
+def open_table(
+    where: str, table: str, spark: SparkSession, mode: Mode, pipeline_id: str = "apply_changes"
+) -> DeltaTarget:
     """Return a target of one `table`; `where` is a folder if there is a slash in it, else a name in the metastore."""
     if "/" in where:
         path = rooted(where.rstrip("/") or "/")
@@ -83,7 +85,7 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> Delta
         "table",
         options,
         spark_session=spark,
-        pipeline_id="apply_changes",
+        pipeline_id=pipeline_id,
         tables=names,
         mode=mode,
         places={table: places},

@@ -80,7 +80,9 @@ def open_target(
     )
 
 
-def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> IcebergTarget:
+def open_table(
+    where: str, table: str, spark: SparkSession, mode: Mode, pipeline_id: str = "apply_changes"
+) -> IcebergTarget:
     """Return a target of one `table`; `where` is `[catalog.]namespace.table`, in a catalog that `spark` has."""
     catalog, *within = where.split(".")
     if len(within) == 1:
@@ -90,7 +92,7 @@ def open_table(where: str, table: str, spark: SparkSession, mode: Mode) -> Icebe
             "unknown-target", f'"iceberg:{where}" names no table', 'Write "iceberg:[catalog.]namespace.table".'
         )
     place = Place(catalog, tuple(within[:-1]), within[-1])
-    return IcebergTarget("table", lambda: spark, {table: place}, pipeline_id="apply_changes", mode=mode)
+    return IcebergTarget("table", lambda: spark, {table: place}, pipeline_id=pipeline_id, mode=mode)
 
 
 class IcebergTarget:

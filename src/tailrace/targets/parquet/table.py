@@ -21,7 +21,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.apply.target import Applied, Batch, Mark
+from tailrace.apply.target import ANYONE, Applied, Batch, Mark
 from tailrace.core.errors import Halt, Retryable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Column, Fit, Table
@@ -69,7 +69,7 @@ class ParquetTable:
     def look(self) -> Manifest | None:
         """Return the table as it is now."""
         found = self._manifests.newest()
-        if found is not None and found.owner != self._owner:
+        if found is not None and self._owner not in (ANYONE, found.owner):
             raise Halt(
                 "foreign-table",
                 f'the table "{self._folder}" belongs to pipeline, target and table {found.owner}',
@@ -101,6 +101,7 @@ class ParquetTable:
         now = self.look()
         if now is None:
             table = Table(self._name, tuple(map(_as_text, change.table.columns)), change.table.keys)
+            _refuse_nested_keys(table, self._mode)
             buckets = tuple((FIRST, rest) for rest in range(FIRST)) if self._mode == "scd1" else ()
             made = Manifest(1, self._owner, self._mode, table, dict(change.notes), buckets=buckets)
             self._manifests.add(made)
@@ -295,6 +296,17 @@ class ParquetTable:
                 "mode-changed",
                 f'table "{self._folder}" was made in mode {now.mode} and is now to be kept in mode {self._mode}',
                 "Set the mode back, or give the table another name under tables.",
+            )
+
+
+def _refuse_nested_keys(table: Table, mode: str) -> None:
+    """Halt if rows are to be matched by a key that Arrow cannot match by."""
+    for key in table.keys if mode == "scd1" else ():
+        if "<" in (kind := table.column(key).type) or kind == "variant":
+            raise Halt(
+                "unsupported-type",
+                f'the key "{key}" of table "{table.name}" is of type {kind}, and Parquet files have none such',
+                "Use a key of plain values, or another kind of target.",
             )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.ranges import Ranges
-from tailrace.apply.target import NOWHERE, Applied, Batch, Mark
+from tailrace.apply.target import ANYONE, NOWHERE, Applied, Batch, Mark
 from tailrace.config.model import Model, Secret
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Fit, Table, file_name
@@ -85,13 +85,15 @@ def open_target(
     )
 
 
-def open_table(where: str, table: str, spark: SparkSession, mode: str) -> ParquetTarget:
+def open_table(
+    where: str, table: str, spark: SparkSession, mode: str, pipeline_id: str = "apply_changes"
+) -> ParquetTarget:
     """Return a target of one `table`; `where` is its folder. Keys of an object store come from the environment."""
     above, _, name = where.rstrip("/").rpartition("/")
     if not above or not name or above in ("s3:", "s3:/"):
         raise Misconfigured("unknown-target", f'"parquet:{where}" names no folder', 'Write "parquet:<path>/<table>".')
     options, names = Options(path=above), {table: name}
-    return open_target("table", options, spark=lambda: spark, pipeline_id="apply_changes", tables=names, mode=mode)
+    return open_target("table", options, spark=lambda: spark, pipeline_id=pipeline_id, tables=names, mode=mode)
 
 
 class ParquetTarget:
@@ -156,7 +158,7 @@ class ParquetTarget:
     def _table(self, table: str) -> ParquetTable:
         with self._lock:
             if table not in self._opened:
-                owner = "/".join((self._pipeline_id, self.name, table))
+                owner = "/".join((self._pipeline_id, self.name, table)) if self._pipeline_id != ANYONE else ANYONE
                 folder = file_name(self._names[table])
                 self._opened[table] = ParquetTable(self._spark, self._store, folder, owner, self._mode, table)
             return self._opened[table]
