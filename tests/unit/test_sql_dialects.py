@@ -145,6 +145,52 @@ def test_a_wider_type_in_sqlite_has_the_text_that_new_values_have(
     assert {type(row[0]) for row in rows} == {type(expected)}
 
 
+@pytest.mark.parametrize("mode", ["scd1", "scd2"])
+def test_what_others_made_of_a_table_in_sqlite_outlives_a_wider_type(mode: str, tmp_path: Path) -> None:
+    def table(kind: str) -> Table:
+        return Table("public.t", (Column("id", "int"), Column("c", kind)), ("id",))
+
+    database = sqlite.SQLite(f"{tmp_path}/x.db")
+    place = shape.Place(database.dialect, "T")
+    entry = Entry("", mode, table("int"))
+    with database.connect(write=True) as session:
+        shape.create_beside(session, place, entry)
+        shape.create(session, place, entry)
+        session.run("INSERT INTO t (id, c, _cdc_position) VALUES (1, 2, 'p')")
+        session.run("CREATE VIEW seen AS SELECT id, c FROM t")
+        session.run("CREATE UNIQUE INDEX one ON t (c)")
+        session.run("CREATE TABLE heard (c)")
+        session.run("CREATE TRIGGER hear AFTER UPDATE ON t BEGIN INSERT INTO heard VALUES (new.c); END")
+        made = "SELECT type, name FROM sqlite_master ORDER BY type, name"
+        before = session.ask(made)
+        change = Fit(table("decimal(12,2)"), widen=(Column("c", "decimal(12,2)"),))
+        shape.alter(session, place, entry, change, lambda _: None)
+        session.commit()
+    with database.connect(write=True) as session:
+        assert session.ask(made) == before
+        session.run("UPDATE t SET c = '3.50' WHERE id = 1")
+        assert session.ask("SELECT * FROM seen") == [(1, "3.50")]
+        assert session.ask("SELECT * FROM heard") == [("3.50",)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "taken"),
+    [
+        ("(id TEXT PRIMARY KEY, n INT)", True),
+        ("(id INTEGER PRIMARY KEY, n TEXT COLLATE NOCASE UNIQUE)", True),
+        ("(id TEXT COLLATE NOCASE PRIMARY KEY, n INT)", False),
+        ("(id TEXT COLLATE RTRIM, n INT, PRIMARY KEY (n, id))", False),
+        ("(id TEXT COLLATE NOCASE PRIMARY KEY, n INT) WITHOUT ROWID", False),
+    ],
+)
+def test_a_key_of_sqlite_that_takes_two_for_one_is_not_taken_over(declared: str, taken: bool, tmp_path: Path) -> None:
+    with sqlite.SQLite(f"{tmp_path}/x.db").connect(write=True) as session:
+        session.run(f'CREATE TABLE "it\'s ""mine""" {declared}')
+        found = sqlite.reflect(session, 'it\'s "mine"')
+    assert isinstance(found, Table) is taken
+    assert taken or "COLLATE" in str(found)
+
+
 def test_duckdb_has_a_type_for_what_is_nested() -> None:
     assert duckdb.native('struct<a "b:int,c:array<decimal(4,2)>>') == 'STRUCT("a ""b" INTEGER, "c" DECIMAL(4,2)[])'
     assert duckdb.native("map<string,array<timestamp>>") == "MAP(VARCHAR, TIMESTAMPTZ[])"

@@ -128,15 +128,24 @@ _REFLECTED = {
     "BOOLEAN": "boolean",
 }
 
+_WHOLE = "BINARY"
+_KEY_COLLATIONS = (
+    "SELECT part.name, part.coll FROM pragma_index_list(?1) listed, pragma_index_xinfo(listed.name) part "
+    "WHERE listed.origin = 'pk' AND part.key"
+)
+
 
 def reflect(session: Session, name: str) -> Table | str:
     """Return the table called `name`, or why it cannot be kept."""
     columns, keys = [], {}
+    collations = dict(session.ask(_KEY_COLLATIONS, [name]))
     for _, column, declared, _, _, place in session.ask(f"PRAGMA table_info({quote(name)})"):
         # SQLite itself takes no notice of a length.
         kind = _REFLECTED.get(re.sub(r"^((VAR)?CHAR) ?\(\d+\)$", r"\1", declared.upper()))
         if kind is None:
             return f'its column "{column}" is declared {declared or "without a type"}'
+        if place and (collation := collations.get(column, _WHOLE)) != _WHOLE:
+            return f'its key "{column}" is not compared byte by byte, but with COLLATE {collation}'
         columns.append(Column(column, kind))
         if place:
             keys[place] = column
@@ -156,6 +165,7 @@ DIALECT = Dialect(
     widen=widen,
     convert=convert,
     reflect=reflect,
+    attached="SELECT sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND lower(tbl_name) = ?1 AND sql <> ''",
     now="strftime('%Y-%m-%d %H:%M:%f', 'now') || '000Z'",
     folds=True,
 )
@@ -183,6 +193,8 @@ class SQLite:
             with contextlib.closing(connection):
                 if write:
                     connection.execute("PRAGMA journal_mode = WAL")
+                    # A table that is made anew is missing for a moment, which views of it must not mind.
+                    connection.execute("PRAGMA legacy_alter_table = ON")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA cache_size = -{_CACHE}")
                 connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")

@@ -151,6 +151,8 @@ class Dialect:
     convert: Callable[[str, str, str], str] | None = None
     """Writes a column as its value in another Spark type, where a column cannot change its type: the table is then
     made anew."""
+    attached: str = ""
+    """With `convert`: a query for the statements that made what is lost with the table called by its one value."""
     reflect: Callable[[Session, str], Table | str] | None = None
     """Returns the table called so that somebody else has made, or why it cannot be kept; unset if none can be."""
     schema: str = ""

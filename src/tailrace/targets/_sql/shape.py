@@ -139,29 +139,32 @@ def _widen(session: Session, place: Place, entry: Entry, wider: Entry, names: Se
     dialect = place.dialect
     types = {name: (entry.kinds()[name], wider.kinds()[name]) for name in names}
     anew = dialect.convert and any(dialect.kind(old).sql != dialect.kind(new).sql for old, new in types.values())
-    for table, layout in ((place.table, _table(wider)), (place.beside, _side(wider))):
+    for own, layout in ((place.name, _table(wider)), (place.beside_name, _side(wider))):
+        table = dialect.table(own)
         found = [name for name in names if name in layout.types]
-        if entry.mode == "append" and table == place.beside:
+        if entry.mode == "append" and own == place.beside_name:
             continue
         if anew and dialect.convert:
             values = {name: dialect.convert(dialect.column(name), *types[name]) for name in found}
-            _make_anew(session, place, table, layout, values)
+            _make_anew(session, dialect, own, layout, values)
         else:
             for name in found:
                 for statement in dialect.widen(table, dialect.column(name), *types[name]):
                     session.run(statement)
-    if anew:
-        _index(session, place, entry)
 
 
-def _make_anew(session: Session, place: Place, table: str, layout: _Layout, values: Mapping[str, str]) -> None:
-    new = place.dialect.column("_tailrace_new")
-    _make(session, place.dialect, new, layout)
-    names = [place.dialect.column(name) for name in layout.types]
-    listed = [values.get(name, place.dialect.column(name)) for name in layout.types]
+def _make_anew(session: Session, dialect: Dialect, own: str, layout: _Layout, values: Mapping[str, str]) -> None:
+    table, new = dialect.table(own), dialect.column("_tailrace_new")
+    attached = session.ask(dialect.attached, [dialect.fold(own)]) if dialect.attached else []
+    _make(session, dialect, new, layout)
+    names = [dialect.column(name) for name in layout.types]
+    listed = [values.get(name, dialect.column(name)) for name in layout.types]
     session.run(f"INSERT INTO {new} ({', '.join(names)}) SELECT {', '.join(listed)} FROM {table}")
     session.run(f"DROP TABLE {table}")
     session.run(f"ALTER TABLE {new} RENAME TO {table}")
+    # Indexes and triggers, ours and those of others.
+    for (statement,) in attached:
+        session.run(statement)
 
 
 @dataclass(frozen=True, slots=True)
