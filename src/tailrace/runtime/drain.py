@@ -22,7 +22,7 @@ from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Table
 from tailrace.log.slice import Slice
 from tailrace.runtime.ahead import Ahead
-from tailrace.runtime.fold import Again, Counts, Fold
+from tailrace.runtime.fold import Again, Counts, Fold, by_table
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.rules import Choice
 
@@ -168,7 +168,7 @@ class Drain:
         with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
             counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
         applied = time.monotonic()
-        counts += self.fold.aside(piece)
+        counts = by_table([*counts, *self.fold.aside(piece)])
         self.fold.settle(piece.upto)
         self.progress.save(self.target, self.log.name, piece.upto, self.fold.marks())
         failpoint("C27")
