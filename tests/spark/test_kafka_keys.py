@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_the_key_that_the_sink_names_may_change_as_well(
     assert pipeline.rows(TABLE) == [{"id": 1, "mail": "b"}]
 
 
-ROW = {
+ROW: dict[str, Any] = {
     "type": "record",
     "name": "Value",
     "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
@@ -80,7 +81,7 @@ ROW = {
 SOURCE = [{"name": name, "type": "string"} for name in ("connector", "schema", "table")] + [
     {"name": "lsn", "type": "long"}
 ]
-ENVELOPE = {
+ENVELOPE: dict[str, Any] = {
     "type": "record",
     "name": "Envelope",
     "fields": [
@@ -111,6 +112,59 @@ def test_a_changed_key_is_seen_in_avro(cluster: MemoryCluster, spark: SparkSessi
     pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], DebeziumAvro(lambda _: ENVELOPE))
     assert total(pipeline.drain(), "applied") == 5
     assert pipeline.rows(TABLE) == [{"id": 2, "name": "stayed"}, {"id": 9, "name": "moved"}]
+
+
+def test_a_long_value_that_was_not_sent_is_kept_in_avro_whatever_its_type(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """An array is a count of elements, the elements, and a zero; a text or a count is its length, twice."""
+
+    def text(value: bytes) -> bytes:
+        return bytes([2 * len(value)]) + value
+
+    def array(*elements: bytes) -> bytes:
+        return bytes([2 * len(elements)]) + b"".join(elements) + b"\0" if elements else b"\0"
+
+    def send(lsn: int, op: str, *values: bytes) -> None:
+        source = text(b"postgresql") + text(b"public") + text(b"orders") + bytes([2 * lsn])
+        body = b"\0\2\2" + b"".join(values) + source + text(op.encode())
+        cluster.put(TOPIC, 0, b'{"id": 0}', b"\0\0\0\0\7" + body)
+
+    day = {"type": "int", "connect.name": "io.debezium.time.Date"}
+    kinds: dict[str, Any] = {
+        "uuids": {"type": "array", "items": "string"},
+        "days": {"type": "array", "items": day},
+        "blobs": {"type": "array", "items": "bytes"},
+        "pairs": "string",
+        "map": {"type": "map", "values": "string"},
+    }
+    row = {**ROW, "fields": [ROW["fields"][0], *({"name": name, "type": kind} for name, kind in kinds.items())]}
+    fields = ENVELOPE["fields"]
+    envelope = {**ENVELOPE, "fields": [{**fields[0], "type": ["null", row]}, *fields[1:]]}
+    word = UNSENT.encode()
+    # A number of seven bits or more takes two bytes.
+    numbers = b"".join(bytes([2 * n]) if n < 64 else bytes([2 * n & 0x7F | 0x80, n >> 6]) for n in word)
+    send(1, "c", array(text(b"u")), array(b"\4"), array(text(b"b")), text(b'{"a":"1"}'), array(text(b"a") + text(b"1")))
+    send(
+        2,
+        "u",
+        array(text(b"b68a35a7-17ad-35b3-af2a-ae46edb4545a")),
+        bytes([2 * len(word)]) + numbers + b"\0",
+        array(text(word)),
+        text(b'{"%s":"%s"}' % (word, word)),
+        array(text(word) + text(word)),
+    )
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], DebeziumAvro(lambda _: envelope))
+    assert total(pipeline.drain(1), "applied") == 2
+    (found,) = pipeline.rows(TABLE)
+    assert found == {
+        "id": 1,
+        "uuids": ["u"],
+        "days": [date(1970, 1, 3)],
+        "blobs": [b"b"],
+        "pairs": '{"a":"1"}',
+        "map": {"a": "1"},
+    }
 
 
 def test_a_table_of_events_has_one_row_for_each(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:

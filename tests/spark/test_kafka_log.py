@@ -251,6 +251,7 @@ def test_poison_is_put_aside_and_counted_while_good_rows_are_applied(
     counts = pipeline.drain()
     assert (total(counts, "rejected"), total(counts, "filtered"), total(counts, "applied")) == (len(poison), 1, 5)
     assert total(counts, "read") == pipeline.log.head() + 1
+    assert [count.table for count in counts] == [TABLE]
     assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1, 2, 3, 9]
     letters = [json.loads(path.read_text()) for path in (pipeline.folder / "rejects" / "box").glob("*.json")]
     kinds = {letter["dlq.error_type"] for letter in letters}
@@ -489,5 +490,6 @@ def test_messages_are_routed_and_filtered_and_all_of_them_counted(
     assert {name: total(counts, name) for name in ("read", "applied", "filtered", "rejected")} == {
         "read": 5, "applied": 3, "filtered": 2, "rejected": 0,
     }  # fmt: skip
+    assert {count.table: count.filtered for count in counts} == {TABLE: 2, "eu.orders": 0}
     assert [row["name"] for row in pipeline.rows("eu.orders")] == ["routed", "routed too"]
     assert [row["name"] for row in pipeline.rows(TABLE)] == ["stays"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,10 +30,12 @@ def pipeline(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> Pip
     return Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE])
 
 
-def put(cluster: MemoryCluster, partition: int, lsn: int, row: dict[str, Any], key: Any, *fields: Any) -> None:
-    """Send a create, with a schema block of `fields` if there are any."""
+def put(
+    cluster: MemoryCluster, partition: int, lsn: int, row: dict[str, Any], key: Any, *fields: Any, op: str = "c"
+) -> None:
+    """Send a create, or what else `op` says, with a schema block of `fields` if there are any."""
     source = {"connector": "postgresql", "schema": "public", "table": "orders", "lsn": lsn, "ts_ms": 1}
-    body: dict[str, Any] = {"before": None, "after": row, "source": source, "op": "c", "ts_ms": 1}
+    body: dict[str, Any] = {"before": None, "after": row, "source": source, "op": op, "ts_ms": 1}
     if fields:
         image = {"type": "struct", "fields": list(fields), "optional": True}
         block = {"type": "struct", "fields": [{**image, "field": "before"}, {**image, "field": "after"}]}
@@ -125,3 +128,37 @@ def test_a_column_that_was_null_at_first_is_no_evolution(
     rows = target.rows(TABLE) if mode == "append" else [row.asDict() for row in target.current(TABLE).collect()]
     told = sorted((row["id"], row.get("note"), row.get("unseen")) for row in rows)
     assert told == [(1, None, None), (2, "now", 7 if columns else None)]
+
+
+UNSENT = "__debezium_unavailable_value"
+UNSENT_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+"""What `UUID.nameUUIDFromBytes` of Java makes of it."""
+LONG: tuple[tuple[dict[str, Any], Any], ...] = (
+    ({"field": "uuids", "type": "array", "items": {"type": "string", "name": "io.debezium.data.Uuid"}}, [UNSENT_UUID]),
+    ({"field": "texts", "type": "array", "items": {"type": "string"}}, [UNSENT]),
+    ({"field": "blob", "type": "bytes"}, b64encode(UNSENT.encode()).decode()),
+    ({"field": "blobs", "type": "array", "items": {"type": "bytes"}}, [b64encode(UNSENT.encode()).decode()]),
+    ({"field": "pairs", "type": "string", "name": "io.debezium.data.Json"}, f'{{"{UNSENT}":"{UNSENT}"}}'),
+    ({"field": "map", "type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}, {UNSENT: UNSENT}),
+)
+SENT = {
+    "uuids": ["u"],
+    "texts": ["t", "u"],
+    "blob": "AP8=",
+    "blobs": ["AP8=", "AA=="],
+    "pairs": '{"a":"1"}',
+    "map": {"a": "1"},
+}
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_long_value_that_was_not_sent_is_kept_whatever_its_type(
+    *, told: bool, pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    fields = (ID, *(field for field, _ in LONG)) if told else ()
+    put(cluster, 0, 10, {"id": 1, **SENT}, {"id": 1}, *fields)
+    pipeline.drain()
+    before = pipeline.rows(TABLE)
+    put(cluster, 0, 11, {"id": 1, **{field["field"]: value for field, value in LONG}}, {"id": 1}, *fields, op="u")
+    assert total(pipeline.drain(), "applied") == 1
+    assert pipeline.rows(TABLE) == before

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from tailrace.apply.target import Mark
-from tailrace.config.platform import RetryConfig
+from tailrace.config.load import load_pipeline
+from tailrace.config.platform import PlatformConfig, RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Rejects
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Evolution, fit
 from tailrace.log.landed import LandedLog
+from tailrace.log.slice import Contents, Slice
 from tailrace.runtime.drain import Drain, Pace
+from tailrace.runtime.drains import Drains
 from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
 from tailrace.runtime.rules import Choice, Rules
@@ -136,3 +139,28 @@ def test_what_the_only_table_has_is_noted_though_a_crash_kept_it_from_being_save
     work.progress.save("t", "log", 4, {})
     assert work.at() == 9
     assert work.progress.load("t", "log") == 9
+
+
+def test_tables_that_come_together_and_share_a_name_are_told_apart(tmp_path: Path, log: LandedLog) -> None:
+    """A topic whose messages name their tables: nobody knows of these before the first slice."""
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        "pipeline_id: p\nsource: {source_type: kafka, topics: [maxwell]}\n"
+        f"sinks: [{{sink_id: t, sink_type: sqlite, sqlite: {{path: {tmp_path}/t.db}}}}]\n"
+    )
+    config, checkpoints = load_pipeline(file).config, Checkpoints(tmp_path)
+    aside = Rejects(tmp_path / "rejects", enabled=False, limit=0)
+    made = Drains(
+        config, PlatformConfig(), checkpoints, Progress(tmp_path / "progress"), aside, spark, threading.Event()
+    )
+    (sink,) = config.sinks
+    work = made.drain(sink, made.begin((), growing=True), log, Silent(), growing=True)
+    counts = {("crm.orders", "1"): 1, ("shop.orders", "1"): 1}
+    work.make_room(Slice(-1, 1, Contents(counts), lambda _: spark()))
+    assert sink.names(checkpoints.known()) == {"crm.orders": "crm_orders", "shop.orders": "shop_orders"}
+    assert sorted(work.tables) == ["crm.orders", "shop.orders"]
+    work.make_room(Slice(1, 2, Contents({("crm.items", "1"): 1}), lambda _: spark()))
+    with pytest.raises(Misconfigured) as refused:
+        # The rows of the other one would have to move.
+        work.make_room(Slice(2, 3, Contents({("shop.items", "1"): 1}), lambda _: spark()))
+    assert refused.value.code == "name-collision"

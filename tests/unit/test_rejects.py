@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tailrace.control import state
 from tailrace.control.dead_letters import DeadLetters, _told, as_kept
 from tailrace.control.rejects import Kept, Rejected, Rejects, letter_id
-from tailrace.core.errors import Halt
+from tailrace.core.errors import Halt, NotReady
 
 
 def rejected(offset: int, value: bytes | None = b'{"op":"c"}', topic: str = "cdc.public.items") -> Rejected:
@@ -166,3 +167,18 @@ def test_a_letter_that_does_not_say_where_it_came_from_is_named_by_where_it_lies
     found = as_kept(("t.dlq", 1, 3), None, b"v", headers, {"t/0/7": "noted"})
     assert found == Kept("t.dlq/1/3", None, Rejected("t.dlq", 1, 3, None, b"v", ""))
     assert letter_id("lake", found) == "lake/t.dlq/1/3"
+
+
+def test_a_broker_that_is_away_does_not_mean_that_there_are_no_letters(tmp_path: Path) -> None:
+    def topics(code: str) -> Callable[[], tuple[str, ...]]:
+        def ask() -> tuple[str, ...]:
+            raise NotReady(code, "topics could not be asked")
+
+        return ask
+
+    def listed(code: str) -> list[Kept]:
+        return list(DeadLetters(tmp_path, {}, suffix="dlq", enabled=True, limit=3, topics=topics(code)).kept("t"))
+
+    assert listed("topic-missing") == []
+    with pytest.raises(NotReady):
+        listed("kafka-unreachable")

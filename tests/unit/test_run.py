@@ -58,6 +58,12 @@ def test_the_slices_of_a_target_add_up() -> None:
     assert report.tables["b"] == Counts("b", 1, rejected=1)
 
 
+def test_what_a_topic_has_beside_its_table_is_counted_with_it() -> None:
+    report = TargetReport("lake")
+    report.add([Counts("a", 3, applied=3, inserted=2), Counts("a", 2, filtered=1, rejected=1)], 4)
+    assert report.tables == {"a": Counts("a", 5, applied=3, filtered=1, rejected=1, inserted=2)}
+
+
 def test_a_run_is_told_as_the_interface_says() -> None:
     target = TargetReport("lake", "done")
     target.add([Counts("public.orders", 10, applied=9, superseded=1, inserted=4, updated=4, deleted=1)], 9)

@@ -135,7 +135,9 @@ class DeadLetters:
         """Return the topics that there are for dead letters of what the pipeline reads, and of what was put aside."""
         try:
             sources = {*self._topics(), *(name.split("/")[1] for name in noted)}
-        except NotReady:
+        except NotReady as error:
+            if error.code != "topic-missing":
+                raise
             # One that is read is not there; what was put aside of it may be.
             sources = {name.split("/")[1] for name in noted}
         try:

@@ -16,6 +16,8 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -206,20 +208,25 @@ class DebeziumAvro:
 
     def _may_be_partial(self) -> Expression:
         numbers = b"".join(_zigzag(byte) for byte in self._placeholder)
-        found = F.contains(F.col("body"), F.lit(self._placeholder)) | F.contains(F.col("body"), F.lit(numbers))
+        forms = (self._placeholder, numbers, message.unsent_uuid(self._placeholder.decode()).encode())
+        found = reduce(or_, (F.contains(F.col("body"), F.lit(form)) for form in forms))
         return F.coalesce(found, F.lit(False))
 
     def _unsent(self, raw: Expression, column: Column) -> Expression | None:
         word = self._placeholder.decode()
+        numbers = F.array(*map(F.lit, self._placeholder))
         forms: dict[str, Expression] = {
-            "string": F.lit(word),
-            "binary": F.lit(self._placeholder),
-            "array<string>": F.array(F.lit(word)),
-            "array<int>": F.array(*map(F.lit, self._placeholder)).cast("array<int>"),
-            "array<bigint>": F.array(*map(F.lit, self._placeholder)).cast("array<bigint>"),
+            "string": raw.isin(word, message.unsent_hstore(word)),
+            "binary": raw == F.lit(self._placeholder),
+            "map<string,string>": F.map_keys(raw) == F.array(F.lit(word)),
+            "array<string>": raw.isin(*(F.array(F.lit(text)) for text in (word, message.unsent_uuid(word)))),
+            "array<binary>": raw == F.array(F.lit(self._placeholder)),
+            "array<int>": raw == numbers.cast("array<int>"),
+            "array<bigint>": raw == numbers.cast("array<bigint>"),
         }
-        form = forms.get(column.type) if not column.encoding else None
-        return None if form is None else F.coalesce(raw == form, F.lit(False))
+        # Days are numbers here too.
+        kind = "array<int>" if column.encoding == "array:date-days" else "" if column.encoding else column.type
+        return F.coalesce(forms[kind], F.lit(False)) if kind in forms else None
 
 
 def row_table(name: str, schema: _Schema, keys: Sequence[str] = ()) -> Table:

@@ -18,7 +18,9 @@ slice before its tables are folded; `open_rows` then gives the rows of one table
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -182,23 +184,37 @@ def _read(text: str, table: Table, names: Collection[str]) -> Expression:
 
 def _unsent(raw: Expression, column: Column, placeholder: str) -> Expression | None:
     """Say of a value whether it stands for one that was not sent; `None` for a type that never does."""
-    if column.encoding == "base64":
-        return F.coalesce(raw == _base64(placeholder), F.lit(False))
-    kind = raw_type(column)
+    kind, coded = raw_type(column), _base64(placeholder)
+    found: Expression | None = None
     if kind == "string":
-        return F.coalesce(raw == placeholder, F.lit(False))
-    if kind == "array<string>":
-        return F.coalesce(raw == F.array(F.lit(placeholder)), F.lit(False))
-    if kind in ("array<int>", "array<bigint>"):
-        return F.coalesce(raw == F.array(*map(F.lit, placeholder.encode())).cast(kind), F.lit(False))
-    return None
+        # Without a schema, bytes are text like any other.
+        found = raw.isin(placeholder, coded, unsent_hstore(placeholder))
+    elif kind == "map<string,string>":
+        found = F.map_keys(raw) == F.array(F.lit(placeholder))
+    elif kind == "array<string>":
+        found = raw.isin(*(F.array(F.lit(text)) for text in (placeholder, coded, unsent_uuid(placeholder))))
+    elif kind in ("array<int>", "array<bigint>"):
+        found = raw == F.array(*map(F.lit, placeholder.encode())).cast(kind)
+    return found if found is None else F.coalesce(found, F.lit(False))
 
 
 def may_be_partial(text: Expression, placeholder: str) -> Expression:
     """Say of an image whether it may hold the placeholder, in one of the forms that it has in JSON."""
     numbers = ",".join(map(str, placeholder.encode()))
     found = text.contains(placeholder) | text.contains(_base64(placeholder)) | text.contains(numbers)
-    return F.coalesce(found, F.lit(False))
+    return F.coalesce(found | text.contains(unsent_uuid(placeholder)), F.lit(False))
+
+
+def unsent_uuid(placeholder: str) -> str:
+    """Return the one element of an array of UUIDs that was not sent: Java makes it of the placeholder's bytes."""
+    digest = bytearray(hashlib.md5(placeholder.encode(), usedforsecurity=False).digest())
+    digest[6], digest[8] = digest[6] & 0x0F | 0x30, digest[8] & 0x3F | 0x80
+    return str(uuid.UUID(bytes=bytes(digest)))
+
+
+def unsent_hstore(placeholder: str) -> str:
+    """Return the text of an hstore that was not sent: the placeholder is its key and its value."""
+    return json.dumps({placeholder: placeholder}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _base64(placeholder: str) -> str:

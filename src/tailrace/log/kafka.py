@@ -32,7 +32,7 @@ from tailrace.core import offsets
 from tailrace.core.change import Op
 from tailrace.core.errors import Halt, NotReady, ResyncRequired
 from tailrace.core.offsets import Offsets
-from tailrace.core.table import Table, incompatible, table_from_json
+from tailrace.core.table import Table, incompatible, table_called, table_from_json
 from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
 from tailrace.log._broker import Partition
@@ -311,7 +311,9 @@ class KafkaLog:
             if group["table"] is None:
                 old = aside.get(group["topic"], Aside())
                 more = (0, group["count"]) if group["bad"] else (group["count"], 0)
-                aside[group["topic"]] = Aside(old.filtered + more[0], old.rejected + more[1])
+                aside[group["topic"]] = Aside(
+                    old.filtered + more[0], old.rejected + more[1], self._table_of(group["topic"])
+                )
                 continue
             table = group["table"]
             # A truncate has no key, so there is nothing to learn from truncates alone, and no need to.
@@ -333,6 +335,11 @@ class KafkaLog:
             found |= {landed_rows.BEFORE} if group["before"] else set()
             features[table] = features.get(table, frozenset()) | found
         return Contents(counts, features, lowest, aside), schemas, unreadable
+
+    def _table_of(self, topic: str) -> str:
+        """Return the table that `topic` is of, by a route or by its name; empty if it may hold any."""
+        called = self._routing.routes.get(topic) or table_called(topic) or ""
+        return called if called in self._tables and topic not in self._open_topics else ""
 
     def _age(self, group: Row) -> tuple[int, str, Any]:
         """Order schemas as they were met; new ones come last, as the source's first changes with them lie.

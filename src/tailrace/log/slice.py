@@ -26,7 +26,7 @@ class Contents:
     lowest: dict[str, str] = field(default_factory=dict)
     """The lowest position among the messages of a topic, where it is known without reading."""
     aside: dict[str, Aside] = field(default_factory=dict)
-    """The messages of a topic that belong to no table of the pipeline."""
+    """By topic, the messages that change no table of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Aside:
 
     filtered: int = 0
     rejected: int = 0
+    table: str = ""
+    """The table that the topic is of, which they are counted with; empty if it is not of one."""
 
 
 @dataclass(frozen=True)

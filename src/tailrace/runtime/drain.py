@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
@@ -22,7 +22,7 @@ from tailrace.core.failpoint import failpoint
 from tailrace.core.table import Table
 from tailrace.log.slice import Slice
 from tailrace.runtime.ahead import Ahead
-from tailrace.runtime.fold import Again, Counts, Fold
+from tailrace.runtime.fold import Again, Counts, Fold, by_table
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.rules import Choice
 
@@ -99,8 +99,8 @@ class Drain:
     report: Reporter
     passed: Callable[[], None] = lambda: None
     """Told after each slice that the progress of the target has moved."""
-    grow: Callable[[str], None] | None = None
-    """Makes room for a topic that is not in `tables` yet; without it, such a topic halts."""
+    grow: Callable[[Sequence[str]], None] | None = None
+    """Makes room for topics that are not in `tables` yet; without it, such a topic halts."""
     maintain: Callable[[], None] = lambda: None
     """Tidies the target up if it is time; asked between slices, so that it never meets an apply."""
 
@@ -168,7 +168,7 @@ class Drain:
         with ThreadPoolExecutor(self.pace.threads, thread_name_prefix=f"drain-{self.target}") as pool:
             counts = list(pool.map(lambda topic: self._apply_table(piece, topic), piece.topics()))
         applied = time.monotonic()
-        counts += self.fold.aside(piece)
+        counts = by_table([*counts, *self.fold.aside(piece)])
         self.fold.settle(piece.upto)
         self.progress.save(self.target, self.log.name, piece.upto, self.fold.marks())
         failpoint("C27")
@@ -180,10 +180,10 @@ class Drain:
         return counts
 
     def make_room(self, piece: Slice) -> None:
-        """Let topics of `piece` that are new have tables."""
-        for topic in piece.topics():
-            if self.grow and topic not in self.tables:
-                self.grow(topic)
+        """Let topics of `piece` that are new have tables: all at once, as two of them may share a name."""
+        new = [topic for topic in piece.topics() if topic not in self.tables]
+        if self.grow and new:
+            self.grow(new)
 
     def replay(self, piece: Slice, topic: str, replayed: Callable[[Mark], None]) -> Counts:
         """Apply what `piece` has of `topic`, which had been put aside; see `Fold.table`."""

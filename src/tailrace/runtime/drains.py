@@ -165,10 +165,10 @@ class Drains:
         kind = StagingFold if isinstance(target, Replacing) else LandingFold if isinstance(target, Landing) else Fold
         fold = kind(self._spark, log, target, rules, rejects or self._rejects, report)
 
-        def grow(topic: str) -> None:
-            table = topic.removeprefix(prefix)
-            fold.target = self.open_target(sink, self._extend((table,)).tables)
-            choices[topic] = _choice(sink, table)
+        def grow(topics: Sequence[str]) -> None:
+            tables = {topic: topic.removeprefix(prefix) for topic in topics}
+            fold.target = self.open_target(sink, self._extend(tuple(tables.values())).tables)
+            choices.update({topic: _choice(sink, table) for topic, table in tables.items()})
 
         return Drain(
             sink.sink_id,

@@ -5,8 +5,8 @@ Every step but the last reads; a crash before the commit leaves nothing, and aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import Protocol
@@ -77,6 +77,16 @@ class Counts:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+
+
+def by_table(counts: Iterable[Counts]) -> list[Counts]:
+    """Return one for each table, with what all of its `counts` say together, in the order in which they come."""
+    found: dict[str, Counts] = {}
+    for new in counts:
+        old = found.get(new.table)
+        sums = {name: n + getattr(old, name) for name, n in asdict(new).items() if isinstance(n, int)} if old else {}
+        found[new.table] = replace(new, **sums)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,13 +335,13 @@ class Fold:
         return events.withColumn(flag, F.lit(None).cast(shape.column(flag).type)) if flag else events
 
     def aside(self, piece: Slice) -> list[Counts]:
-        """Put aside what `piece` has of no table, and count it under the name of its topic."""
+        """Put aside what changes no table, and count it with the one that its topic is of, else with the topic."""
         counts = []
         for topic, found in sorted(piece.contents.aside.items()):
             if found.rejected and (unreadable := piece.unreadable(self._spark(), topic)) is not None:
                 self._reject(self._spark(), piece, unreadable)
             read = found.filtered + found.rejected
-            counts.append(Counts(topic, read, filtered=found.filtered, rejected=found.rejected))
+            counts.append(Counts(found.table or topic, read, filtered=found.filtered, rejected=found.rejected))
         return counts
 
     def _reject(self, spark: SparkSession, piece: Slice, rejected: DataFrame) -> None:

@@ -22,7 +22,7 @@ from tailrace.core.failpoint import failpoint
 from tailrace.core.table import file_name
 from tailrace.log.slice import Slice
 from tailrace.runtime.drain import Drain
-from tailrace.runtime.fold import Counts
+from tailrace.runtime.fold import Counts, by_table
 
 AT_ONCE = 500
 """How many letters are applied at a time."""
@@ -93,7 +93,7 @@ class Replay:
                 counts += self._apply(piece, {_place(letter.event): letter.name for letter in some})
             finally:
                 piece.release()
-        return counts
+        return by_table(counts)
 
     def settle(self) -> None:
         """Finish what a crash left between a commit and the list."""

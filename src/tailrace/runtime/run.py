@@ -13,14 +13,14 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.errors import Halt, Retryable, TailraceError
 from tailrace.runtime.drain import Drain, Result, drain
-from tailrace.runtime.fold import Counts
+from tailrace.runtime.fold import Counts, by_table
 from tailrace.runtime.pump import Log, Source, pump
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.retry import attempt
@@ -41,10 +41,7 @@ class TargetReport:
         """Count one more slice."""
         self.slices += 1
         self.upto = upto
-        for new in counts:
-            old = self.tables.get(new.table)
-            sums = {k: v + asdict(old)[k] for k, v in asdict(new).items() if isinstance(v, int)} if old else {}
-            self.tables[new.table] = replace(new, **sums)
+        self.tables = {found.table: found for found in by_table([*self.tables.values(), *counts])}
 
     def to_json(self) -> dict[str, object]:
         """Return the form that `cdc run --json` prints."""
