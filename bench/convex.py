@@ -7,8 +7,10 @@ the same answers over one connection and parses their JSON, without which it wou
 machine that others use too, the CPU of both processes says more than the clock on the wall, so both are told.
 
 Then `FEW` changes are taken in behind a history of 1, 10 and 50 times `--unit` changes, three times each, with the CPU
-of this process and its Java; documents come and go, so their tables grow too. Each part ends by comparing the staged
-files with the deployment's own dump.
+of this process and its Java; documents come and go, so their tables grow too. Each history is a deployment and a
+pipeline of its own, and they take turns, after some that do not count: Java compiles what it runs often, and the
+machine may be busier at one time than at another, which would tell for or against whichever came first. Each part ends
+by comparing the staged files with the deployment's own dump.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,7 +51,7 @@ from tailrace.spark import session
 from tailrace.testing.convex import Deployment, Emulator, Workload
 from tailrace.testing.convex.values import encode
 
-FEW, TIMES = 1_000, 3
+FEW, TIMES, WARM = 1_000, 3, 4
 SIZES, UNIT, GROWN = (100_000, 50_000), 10_000, (1, 10, 50)
 
 
@@ -295,40 +297,59 @@ def reading(spark: SparkSession, folder: Path, documents: int, changes: int, rou
         }
 
 
+class Grown:
+    """A deployment behind which lies a history, and a pipeline that has staged it."""
+
+    def __init__(self, spark: SparkSession, server: Server, folder: Path, documents: int, history: int) -> None:
+        self._server = server
+        self.kept = Staging(spark, server, folder)
+        self.history = history
+        self.seconds: list[float] = []
+        self.cpu: list[float] = []
+        server.tell("fill", documents)
+        self.kept.run()
+        self.documents = server.tell("write", history)
+        self.kept.run()
+
+    def take_in(self) -> None:
+        """Take in `FEW` more changes, and note what it took."""
+        self.documents = self._server.tell("write", FEW)
+        before = worked()
+        clock = self.kept.run()
+        self.seconds.append(round(clock.applied - clock.began, 2))
+        self.cpu.append(round(worked() - before, 2))
+
+    def figures(self, first: Grown) -> dict[str, Any]:
+        """Return them, for people; `first` has the shortest history."""
+        return {
+            "history": self.history,
+            "documents": self.documents,
+            "changes": FEW,
+            "seconds": self.seconds,
+            "median_seconds": statistics.median(self.seconds[WARM:]),
+            "ratio": _ratio(self.seconds, first.seconds),
+            "cpu_seconds": self.cpu,
+            "median_cpu_seconds": statistics.median(self.cpu[WARM:]),
+            "ratio_by_cpu": _ratio(self.cpu, first.cpu),
+        }
+
+
+def _ratio(these: list[float], those: list[float]) -> float:
+    return round(statistics.median(these[WARM:]) / statistics.median(those[WARM:]), 2)
+
+
 def growing(spark: SparkSession, folder: Path, unit: int, times: Sequence[int]) -> list[dict[str, Any]]:
-    """Take in `FEW` changes behind ever longer histories; return the figures of each."""
-    figures: list[dict[str, Any]] = []
-    with Server() as server:
-        kept, written = Staging(spark, server, folder), 0
-        server.tell("fill", 2 * unit)
-        kept.run()
-        for many in times:
-            server.tell("write", many * unit - written)
-            written, seconds, spent, documents = many * unit, list[float](), list[float](), 0
-            kept.run()
-            for _ in range(TIMES + 1):
-                documents, before = server.tell("write", FEW), worked()
-                clock = kept.run()
-                seconds.append(round(clock.applied - clock.began, 2))
-                spent.append(round(worked() - before, 2))
-                written += FEW
-            median, cpu = statistics.median(seconds[1:]), statistics.median(spent[1:])
-            figures.append(
-                {
-                    "history": many * unit,
-                    "documents": documents,
-                    "changes": FEW,
-                    "seconds": seconds,
-                    "median_seconds": median,
-                    "ratio": round(median / (figures[0]["median_seconds"] if figures else median), 2),
-                    "cpu_seconds": spent,
-                    "median_cpu_seconds": cpu,
-                    "ratio_by_cpu": round(cpu / (figures[0]["median_cpu_seconds"] if figures else cpu), 2),
-                }
-            )
-            print(json.dumps(figures[-1]), file=sys.stderr, flush=True)
-        figures[-1]["equal"] = kept.equal()
-    return figures
+    """Take in `FEW` changes behind histories of several lengths, in turns; return the figures of each."""
+    with ExitStack() as stack:
+        grown = [
+            Grown(spark, stack.enter_context(Server()), folder / str(many), 2 * unit, many * unit) for many in times
+        ]
+        for _ in range(WARM + TIMES):
+            for each in grown:
+                each.take_in()
+        figures = [each.figures(grown[0]) | {"equal": each.kept.equal()} for each in grown]
+        print(json.dumps(figures), file=sys.stderr, flush=True)
+        return figures
 
 
 def run(sizes: tuple[int, int], unit: int, times: Sequence[int]) -> dict[str, Any]:
@@ -340,7 +361,7 @@ def run(sizes: tuple[int, int], unit: int, times: Sequence[int]) -> dict[str, An
         found = reading(spark, folder / "reading", *sizes)
         print(json.dumps(found), file=sys.stderr, flush=True)
         grown = growing(spark, folder / "growing", unit, times)
-        return {"reading": found, "growing": grown, "equal": found["equal"] and grown[-1]["equal"]}
+        return {"reading": found, "growing": grown, "equal": found["equal"] and all(each["equal"] for each in grown)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError
-from tailrace.sources._convex_client import Bounds, Client, deployment_of
+from tailrace.sources._convex_client import Bounds, Client, deployment_of, parsed
 from tailrace.testing.convex import Deployment, Emulator, Fault
 
 
@@ -97,6 +98,24 @@ def test_a_lost_connection_is_tried_again(server: Emulator, kind: str) -> None:
 
 def test_an_answer_that_is_no_json_is_tried_again(server: Emulator) -> None:
     assert isinstance(refused(server, Fault("invalid")), Retryable)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"-0", b"-0.0", b"1e400", b"1e-400", b"9223372036854775808", b"1" * 400, b"0.1" + b"0" * 400, b"9007199254740993.0",
+        b"5e-324", b"2.2250738585072011e-308", b"1.7976931348623159e308", b"NaN", b"-Infinity", b'"\\ud800"', b'"\\ud83d\\ude00"',
+        b'{"b":1,"a":0,"b":2.5}', b"\xef\xbb\xbf[null, true]", b"[" * 300 + b"]" * 300, b' {"a" : [ ] } ', '"na\u00efve \u2603"'.encode(),
+    ],
+)  # fmt: skip
+def test_an_answer_is_read_as_the_standard_library_reads_it(text: bytes) -> None:
+    assert repr(parsed(text)) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", [b"", b"[1,]", b"01", b"{}x", b'"\xff"', b'"\t"', b"1" * 5000, b"[" * 100_000])
+def test_what_the_standard_library_does_not_read_is_no_answer(text: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        parsed(text)
 
 
 def test_a_late_answer_is_tried_again(server: Emulator) -> None:

@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
+from pydantic_core import from_json
+
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError, Unreachable
 
 RESYNC = "Run cdc run <file> --resync, which takes a new snapshot of every table."
@@ -30,6 +32,10 @@ FORMAT = "convex_encoded_json"
 _GONE = ("SnapshotTooOld", "InvalidWindowToReadDocuments")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
 _NETWORK = (OSError, http.client.HTTPException, ssl.SSLError)
+
+
+class NotThere(NotReady):
+    """The server has no such address: it is no deployment, or one that lacks this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class Client:
                 raise self._lost(endpoint, again) from again
         if 200 <= status < 300:
             try:
-                return json.loads(text)
+                return parsed(text)
             except (ValueError, RecursionError) as error:
                 raise Retryable(
                     "convex-answer",
@@ -199,7 +205,7 @@ class Client:
             )
             return NotReady("convex-refused", said, hint)
         if status == 404:
-            return NotReady("convex-refused", said, "Check that deployment_url is the root address of a deployment.")
+            return NotThere("convex-refused", said, "Check that deployment_url is the root address of a deployment.")
         return Halt("convex-request", said, "This is a defect, or a server of another kind: please report it.")
 
     def _said(self, text: str) -> str:
@@ -246,6 +252,15 @@ def deployment_of(url: str) -> str:
     host = f"[{address.hostname}]" if ":" in address.hostname else address.hostname
     usual = {"http": 80, "https": 443}[address.scheme]
     return f"{address.scheme}://{host}" + (f":{port}" if port not in (None, usual) else "")
+
+
+def parsed(text: bytes) -> object:
+    """Return what `json.loads` returns, in half the time."""
+    try:
+        return from_json(text, allow_inf_nan=False, cache_strings="all")
+    except ValueError:
+        # Half of a surrogate pair, a mark at the beginning or very deep nesting is no JSON to it.
+        return json.loads(text)
 
 
 def _reason(text: bytes) -> tuple[str, str]:
