@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -558,6 +559,13 @@ def test_types_are_learned_from_rows_where_the_server_has_no_schema(server: Emul
     assert next(page.schemas for page in opened.pages(None, opened.head()))
 
 
+def test_types_are_learned_from_rows_where_the_server_does_not_know_the_call(server: Emulator) -> None:
+    server.deployment.insert("users", {"n": 1})
+    server.faults.add(Fault(404, "json_schemas", probability=1.0))
+    (shape,) = [shape for page in read(server) for shape in page.schemas.values()]
+    assert shape.column("n").type == "bigint"
+
+
 def test_types_come_from_a_server_that_knows_no_components(server: Emulator) -> None:
     server.deployment.insert("users", {"n": 1})
     server.deployment.create_table("bare")
@@ -933,7 +941,7 @@ def test_a_document_that_does_not_say_rightly_whether_it_is_deleted_is_refused(s
 
 
 def test_cursors_that_tell_nothing_make_no_table_another_one(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the server's own; with others than we know, only tables that are gone are noticed."""
+    """They are the server's own; with others than we know, tables are told apart by some of their documents."""
     inner_cursor, inner_place = exports._cursor, exports._place
     monkeypatch.setattr(exports, "_cursor", lambda *of: base64.b64encode(inner_cursor(*of).encode()).decode())
     monkeypatch.setattr(exports, "_place", lambda text: inner_place(base64.b64decode(text).decode()))
@@ -947,6 +955,44 @@ def test_cursors_that_tell_nothing_make_no_table_another_one(server: Emulator, m
                 server.deployment.insert(table, {"n": n})
         pages += read(server, pages[-1].checkpoint)
         assert folded(rows_of(pages)) == there(server.deployment)
+    for table in ("users", "notes", "small"):
+        for key in list(server.deployment.dump()["", table])[:20]:
+            server.deployment.delete(table, key)
+    pages += read(server, pages[-1].checkpoint)
+    server.deployment.import_table("users", [{"n": 7}] * 3)
+    server.deployment.drop_table("small")
+    server.deployment.insert("small", {"n": 7})
+    with pytest.raises(ResyncRequired, match='table "small" was replaced, table "users" was replaced'):
+        read(server, pages[-1].checkpoint)
     server.deployment.drop_table("notes")
     with pytest.raises(ResyncRequired, match='table "notes" is gone'):
         read(server, pages[-1].checkpoint)
+
+
+class Generous(Emulator):
+    """A server whose pages hold several tables, and whose last page has a cursor too."""
+
+    def answer(self, verb: str, target: str, headers: Mapping[str, str], body: bytes) -> object:
+        page: Any = super().answer(verb, target, headers, body)
+        if target != "/api/list_snapshot":
+            return page
+        while page["hasMore"] and len(page["values"]) < 25:
+            asked = json.loads(body) | {"snapshot": page["snapshot"], "cursor": page["cursor"]}
+            more: Any = super().answer(verb, target, headers, json.dumps(asked).encode())
+            page = more | {"values": page["values"] + more["values"]}
+        return page | {"cursor": page["cursor"] or "the end"}
+
+
+def test_pages_of_several_tables_make_no_table_another_one() -> None:
+    for seed in seeds(4):
+        with Generous(Deployment(seed)) as server:
+            server.behaviour.limits = Limits(10, 5)
+            server.deployment = deployment = Deployment(seed)
+            workload = Workload(deployment, seed)
+            workload.fill(60)
+            pages = read(server)
+            workload.write(20)
+            deployment.insert("later", {"n": 1})
+            pages += read(server, pages[-1].checkpoint)
+            pages += read(server, pages[-1].checkpoint)
+            assert folded(rows_of(pages)) == there(deployment), f"seed {seed}"

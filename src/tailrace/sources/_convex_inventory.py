@@ -8,8 +8,8 @@ Tables come in the order of their ids. No cursor points at the first table that 
 known only between which others it lies: `low..high`. A table that took its place may lie there too. So of the tables up
 to it some documents are remembered, `low..high:documents`: one that was not deleted and is not there any more was in
 another table. A replacement that has them all leaves nothing behind, and goes unnoticed. Of empty tables is known only
-which ids they have among them, `one|other:`. If a server's cursors look different, only tables that are gone are
-noticed.
+which ids they have among them, `one|other:`. If a server's cursors look different, or its pages hold several tables,
+some documents of each table are all that is known, `:documents`.
 """
 
 from __future__ import annotations
@@ -106,10 +106,11 @@ def identities(client: Client, known: list[Pair], at: int | None = None) -> dict
         while rest and not large:
             page = _page(client, snapshot, cursor, chosen)
             snapshot, cursor, ids = page["snapshot"], page["cursor"], _ids(page)
-            owner, following = _owner(page), table_at(cursor)
-            if cursor is not None and not following:
-                # A cursor of another kind. Which page of its table this is cannot be told from it either.
-                return dict.fromkeys(found, "")
+            owners, following = set(_tables(page)), table_at(cursor)
+            if len(owners) > 1 or (cursor is not None and not following):
+                # A cursor or a page of another kind. Which page of its table this is cannot be told from it either.
+                return {table_name(*pair): _by_documents(client, pair, at) for pair in known}
+            owner = next(iter(owners), None)
             inside = bool(ids) and is_inside(cursor, ids[-1])
             if owner in rest:
                 place = following if inside else start or f"{low}..{following}"
@@ -129,6 +130,14 @@ def identities(client: Client, known: list[Pair], at: int | None = None) -> dict
     return found
 
 
+def _by_documents(client: Client, pair: Pair, at: int | None) -> str:
+    """Return what identifies a table where cursors say nothing: some of its documents, the first that it has."""
+    page = _page(client, at, None, only([pair]))
+    # A server that knows no selection sends others too.
+    own = [key for key, of in zip(_ids(page), _tables(page), strict=True) if of == pair]
+    return _with("", own[:_SOME]) if own else ""
+
+
 def table_at(cursor: object) -> str:
     """Return what identifies the table that `cursor` points at; empty if it does not say."""
     try:
@@ -144,8 +153,16 @@ def is_inside(cursor: object, last: object) -> bool:
     return isinstance(cursor, str) and isinstance(last, str) and json.dumps(last) in cursor
 
 
-def identity(cursor: str | None, following: str | None, ids: list[str]) -> str:
+def identified(cursor: str | None, following: str | None, rows: Rows) -> dict[str, str]:
     """Return what the cursors before and after a page of a snapshot, and the documents in it, tell of its table."""
+    names = set(rows.names)
+    if len(names) > 1:
+        # A page of another kind: its cursors do not say whose they are.
+        return dict.fromkeys(names, "")
+    return {name: _identity(cursor, following, rows.ids) for name in names}
+
+
+def _identity(cursor: str | None, following: str | None, ids: list[str]) -> str:
     exact = following if cursor is None and is_inside(following, ids[-1]) else cursor
     place = table_at(exact) or f"..{table_at(following)}"
     return place if cursor is not None else _with(place, ids[: _SOME if _exact(place) else _DOCUMENTS])
@@ -194,7 +211,7 @@ def refuse_changes(seen: Mapping[str, str], now: Mapping[str, str], lacking: Col
 def _lacks(client: Client, pair: Pair, seen: str, now: str, at: int) -> bool:
     """Say whether a table has not got a document that it had; if need be, it is read until all are found."""
     expected = _documents(seen)
-    if _exact(_place(now)) and _place(now) == _place(seen):
+    if expected <= _documents(now) or (_exact(_place(now)) and _place(now) == _place(seen)):
         return False
     if ".." in now and ":" in now:
         return not expected <= _documents(now)
@@ -253,19 +270,22 @@ def _number(tablet: str) -> int | None:
 
 def _page(client: Client, snapshot: object, cursor: object, selection: Mapping[str, object]) -> dict[str, object]:
     page = client.post("list_snapshot", {"snapshot": snapshot, "cursor": cursor, "selection": selection})
-    if not isinstance(page, dict) or not {"values", "snapshot", "cursor"} <= page.keys():
+    if not isinstance(page, dict) or not {"values", "snapshot", "cursor", "hasMore"} <= page.keys():
         raise broken("a page of a snapshot lacks a part")
-    return page
+    return page if page["hasMore"] else {**page, "cursor": None}
 
 
 def _ids(page: Mapping[str, object]) -> list[str]:
-    values = page["values"]
-    return [str(value.get("_id")) for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+    return [str(document.get("_id")) for document in _values(page)]
 
 
-def _owner(page: Mapping[str, object]) -> Pair:
+def _tables(page: Mapping[str, object]) -> list[Pair]:
+    return [(str(document.get("_component", "")), str(document.get("_table", ""))) for document in _values(page)]
+
+
+def _values(page: Mapping[str, object]) -> list[Mapping[str, object]]:
     values = page["values"]
-    first = values[0] if isinstance(values, list) and values else {}
-    if not isinstance(first, Mapping):
+    documents = [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+    if not isinstance(values, list) or len(documents) != len(values):
         raise broken("a value is no document")
-    return str(first.get("_component", "")), str(first.get("_table", ""))
+    return documents

@@ -46,8 +46,7 @@ def read_anew(
         rows, named = landed(page.rows, shapes, snapshot=False)
         parts.append(rows)
         schemas |= named
-        if page.rows:
-            seen[page.rows.names[0]] = inventory.identity(page.cursor, page.following, page.rows.ids)
+        seen |= inventory.identified(page.cursor, page.following, page.rows)
     if page is None or page.following is not None:
         return None
     return Renewal(page.at, pa.concat_tables([resets(tables, page.at - 1), *parts]), schemas, seen)

@@ -27,7 +27,7 @@ from tailrace.core.page import Page
 from tailrace.core.table import Table
 from tailrace.sources import _convex_inventory as inventory
 from tailrace.sources import _convex_pages as pages
-from tailrace.sources._convex_client import PATIENT, RESYNC, Bounds, Client, deployment_of
+from tailrace.sources._convex_client import PATIENT, RESYNC, Bounds, Client, NotThere, deployment_of
 from tailrace.sources._convex_inventory import Pair
 from tailrace.sources._convex_renewal import changes_upto, others, read_anew
 from tailrace.sources._convex_rows import Rows, Shapes, landed, resets
@@ -224,8 +224,7 @@ class ConvexSource:
             found = Rows()
             for one in some:
                 found.extend(one.rows)
-                if one.rows:
-                    walk.seen[one.rows.names[0]] = inventory.identity(one.cursor, one.following, one.rows.ids)
+                walk.seen |= inventory.identified(one.cursor, one.following, one.rows)
             rows, schemas = landed(found, walk.shapes, snapshot=True)
             if first is not None:
                 rows, first = pa.concat_tables([first, rows]), None
@@ -314,6 +313,9 @@ class ConvexSource:
         """Begin with what the server has inferred from its data; without that, types are learned from rows."""
         try:
             found = inventory.schemas(self._client, self._selection)
+        except NotThere:
+            # Not every reader asks for schemas, so not every server that looks like Convex tells them.
+            return Shapes()
         except Halt as error:
             if error.code == "convex-request":
                 return Shapes()
