@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column as Expression
@@ -41,6 +41,8 @@ class Arguments:
     deletes: Expression
     truncates: Expression | None
     tracked: tuple[str, ...]
+    listed: bool
+    """The tracked columns are named one by one, and not all that there are."""
     ignored: tuple[str, ...]
     """Columns whose NULL means that the row keeps its value."""
     soft: str
@@ -93,6 +95,11 @@ class Arguments:
         if self.mode == "scd2":
             notes["tracked"] = _folded(self.tracked)
         return tuple(notes.items())
+
+    def without_new(self, have: Table) -> Arguments:
+        """Return the call for a table that gets no new columns: those are not tracked unless they are listed."""
+        known = {name.lower() for name in have.names()}
+        return self if self.listed else replace(self, tracked=tuple(n for n in self.tracked if n.lower() in known))
 
     def refuse_drift(self, have: Table, notes: Mapping[str, str]) -> None:
         """Halt if the table was made for other keys, another kind of history, sequence or tracking."""
@@ -175,6 +182,7 @@ def resolve(
         F.lit(False) if deletes is None else names.condition("apply_as_deletes", deletes),
         None if truncates is None else names.condition("apply_as_truncates", truncates),
         tuple(tracked),
+        track is not None,
         tuple(ignored),
         soft_column,
         frozenset(source.columns),
