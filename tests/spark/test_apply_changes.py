@@ -276,6 +276,13 @@ def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSessio
     assert refused.value.code == "case-collision"
 
 
+def test_fields_that_have_one_name_are_refused(spark: SparkSession, target: str) -> None:
+    twice = feed(spark, (1, "a", 5, 10, "u")).withColumn("place", F.array(F.struct("size", "name", "size")))
+    with pytest.raises(Halt, match='"size" and "size" inside column "place"') as refused:
+        apply(twice, target)
+    assert refused.value.code == "case-collision"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -287,6 +294,7 @@ def test_names_that_differ_only_in_case_are_refused_with_both(spark: SparkSessio
         {"sequence_by": "seq +"},
         {"sequence_by": "nothing + 1"},
         {"sequence_by": "max(seq)"},
+        {"sequence_by": "struct(seq, seq)", "stored_as_scd_type": 2},
         {"apply_as_deletes": "explode(array(true))"},
         {"apply_as_deletes": "seq"},
         {"apply_as_truncates": "op = = 't'"},
@@ -325,6 +333,14 @@ def test_fields_of_a_sequence_may_have_any_name(spark: SparkSession, target: str
     ordered = {"sequence_by": "struct(`event.ts`, size)", "except_column_list": ["event.ts", "op", "size"]}
     apply(source, target, stored_as_scd_type=2, **ordered)
     assert rows(target, "name", "__START_AT") == [("a", (10, 5)), ("b", (10, 6))]
+
+
+def test_two_fields_of_a_sequence_may_have_one_name(spark: SparkSession, target: str) -> None:
+    named = feed(spark, (1, "b", 6, 10, "u"), (1, "a", 5, 10, "u")).withColumn("source", F.struct("size", "seq"))
+    ordered = {"sequence_by": "struct(source.seq, source.size, seq)", "except_column_list": ["seq", "op", "source"]}
+    apply(named, target, **ordered)
+    assert apply(named.where("size = 5"), target, **ordered).superseded == 1
+    assert rows(target, "name") == [("b",)]
 
 
 def test_a_key_may_have_any_name_of_the_user_s(spark: SparkSession, target: str) -> None:

@@ -37,6 +37,18 @@ def test_a_column_that_is_gone_keeps_its_values_under_every_policy(
     assert rows(target) == [(1, "b", 1), (2, "c", None)]
 
 
+def test_a_new_column_that_is_skipped_is_not_tracked_unless_it_is_listed(spark: SparkSession, target: str) -> None:
+    history = {"stored_as_scd_type": 2, "schema_evolution": "skip"}
+    apply(feed(spark, (1, "a", 1, 10, "u")), target, **history)
+    new = feed(spark, (1, "a", 1, 20, "u", "x"), (1, "b", 1, 30, "u", "x"), schema=f"{SCHEMA}, more string")
+    with pytest.warns(UserWarning, match='column "more" string is new and left out'):
+        apply(new, target, **history)
+    assert rows(target) == [(1, "a", 1, 10, 30), (1, "b", 1, 30, None)]
+    with pytest.raises(Halt) as refused:
+        apply(new, target, track_history_column_list=["name", "size", "more"], **history)
+    assert refused.value.code == "tracking-changed"
+
+
 @pytest.mark.parametrize("scd_type", [1, 2])
 def test_a_field_is_added_within_an_array(spark: SparkSession, target: str, scd_type: int) -> None:
     tracked = {"track_history_column_list": ["parts"]} if scd_type == 2 else {}

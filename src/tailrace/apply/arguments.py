@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column as Expression
@@ -20,7 +20,7 @@ from tailrace.apply.engine import UNCHANGED, column
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.nested import holds_map
 from tailrace.core.table import END, RESERVED, START, Column, Table
-from tailrace.spark.kinds import kind_of
+from tailrace.spark.kinds import kind_of, numbered, twins
 
 _THEIRS = "__spark_autocdc_"
 """Columns of Spark's own AUTO CDC start like this; a feed that has them was not made for a table of ours."""
@@ -41,6 +41,8 @@ class Arguments:
     deletes: Expression
     truncates: Expression | None
     tracked: tuple[str, ...]
+    listed: bool
+    """The tracked columns are named one by one, and not all that there are."""
     ignored: tuple[str, ...]
     """Columns whose NULL means that the row keeps its value."""
     soft: str
@@ -94,6 +96,11 @@ class Arguments:
             notes["tracked"] = _folded(self.tracked)
         return tuple(notes.items())
 
+    def without_new(self, have: Table) -> Arguments:
+        """Return the call for a table that gets no new columns: those are not tracked unless they are listed."""
+        known = {name.lower() for name in have.names()}
+        return self if self.listed else replace(self, tracked=tuple(n for n in self.tracked if n.lower() in known))
+
     def refuse_drift(self, have: Table, notes: Mapping[str, str]) -> None:
         """Halt if the table was made for other keys, another kind of history, sequence or tracking."""
         found = {key.lower(): have.column(key).type for key in have.keys}
@@ -146,6 +153,13 @@ def resolve(
     types = {field.name: kind_of(field.dataType) for field in source.schema}
     if lost := [key for key in found_keys if holds_map(types[key])]:
         raise _bad(f'the key "{lost[0]}" is of type {types[lost[0]]}', "Maps have no order: use another key.")
+    for name in chosen:
+        for one, other in twins(source.schema[name].dataType):
+            raise Halt(
+                "case-collision",
+                f'fields "{one}" and "{other}" inside column "{name}" of the source differ only in case, or in nothing',
+                "Spark tables do not tell them apart. Rename one, or leave the column out.",
+            )
     values = [name for name in chosen if name not in found_keys]
     if mode == "scd1" and (track is not None or track_except is not None):
         raise _bad("track_history lists belong to stored_as_scd_type=2", "Leave them out.")
@@ -159,7 +173,7 @@ def resolve(
     soft_column = _soft(soft, mode, want, found_keys)
     if soft_column and soft_column not in chosen:
         want.append(Column(soft_column, "timestamp"))
-    sequence, sequence_type = names.expression("sequence_by", sequence_by)
+    sequence, sequence_type = _sequence(names, sequence_by, mode)
     return Arguments(
         Table("changes", tuple(want), tuple(found_keys)),
         mode,
@@ -168,6 +182,7 @@ def resolve(
         F.lit(False) if deletes is None else names.condition("apply_as_deletes", deletes),
         None if truncates is None else names.condition("apply_as_truncates", truncates),
         tuple(tracked),
+        track is not None,
         tuple(ignored),
         soft_column,
         frozenset(source.columns),
@@ -271,6 +286,20 @@ def _refuse_source(source: DataFrame) -> None:
     told = [field.dataType.simpleString() for field in source.schema if field.name == UNCHANGED]
     if told and told[0] not in ("array<string>", "array<void>", "void"):
         raise _bad(f"the column {UNCHANGED} is of type {told[0]}", "It must be array<string>.")
+
+
+def _sequence(names: _Names, given: str | Expression, mode: str) -> tuple[Expression, DataType]:
+    sequence, kind = names.expression("sequence_by", given)
+    # Two fields have one name in "struct(source.ts, ts)".
+    if twin := next(twins(kind), None):
+        if mode == "scd2":
+            raise _bad(
+                f'sequence_by has fields "{twin[0]}" and "{twin[1]}", which are called alike',
+                f"{START} and {END} have these fields, so each needs a name of its own: use named_struct.",
+            )
+        kind = numbered(kind)
+        sequence = sequence.cast(kind)
+    return sequence, kind
 
 
 def _soft(soft: str | None, mode: str, want: Sequence[Column], keys: Sequence[str]) -> str:

@@ -132,14 +132,15 @@ class _Application:
     """One call: the shape of its rows, and what they meet in the target."""
 
     def __init__(self, arguments: Arguments, target: _Keyed, mark: Mark, policy: Evolution, *, fails: bool) -> None:
-        self._arguments = arguments
         self._target = target
         self._mark = mark
         self._fails = fails
         self._rejects: DataFrame | None = None
         self._have = target.have(_TABLE)
         if self._have is not None:
+            arguments = arguments.without_new(self._have) if policy is Evolution.SKIP else arguments
             arguments.refuse_drift(self._have, target.notes(_TABLE))
+        self._arguments = arguments
         # Spark does not tell names apart by case, so a column goes by the name that the table has for it.
         stored = {name.lower(): name for name in (self._have.names() if self._have else ())}
         self._named = {name: stored.get(name.lower(), name) for name in arguments.want.names()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from collections.abc import Iterator
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from tailrace.core.nested import struct
 
@@ -16,3 +18,25 @@ def kind_of(of: DataType) -> str:
     if isinstance(of, MapType):
         return f"map<{kind_of(of.keyType)},{kind_of(of.valueType)}>"
     return of.simpleString()
+
+
+def twins(of: DataType) -> Iterator[tuple[str, str]]:
+    """Yield fields of one struct, anywhere inside, that have one name or names that differ only in case."""
+    if isinstance(of, StructType):
+        seen: dict[str, str] = {}
+        for field in of:
+            if other := seen.get(field.name.lower()):
+                yield other, field.name
+            seen[field.name.lower()] = field.name
+            yield from twins(field.dataType)
+    elif isinstance(of, ArrayType):
+        yield from twins(of.elementType)
+    elif isinstance(of, MapType):
+        yield from (*twins(of.keyType), *twins(of.valueType))
+
+
+def numbered(of: DataType) -> DataType:
+    """Return the type that values of the type `of` can be cast to whose fields are called by their numbers."""
+    if isinstance(of, StructType):
+        return StructType([StructField(f"f{n}", numbered(field.dataType)) for n, field in enumerate(of)])
+    return of
