@@ -252,6 +252,22 @@ def test_a_partitioned_table_is_one_table(database: Database) -> None:
     assert brief(second) == [("c", "public.p", (2,)), ("u", "public.p", (11,))]
 
 
+def test_a_generated_column_is_in_no_event_as_changes_do_not_have_it(database: Database) -> None:
+    generated = '"G.x" int GENERATED ALWAYS AS (v * 2) STORED'
+    database.run(
+        f"CREATE TABLE a (id int PRIMARY KEY, v int, {generated})",
+        f"CREATE TABLE empty (id int PRIMARY KEY, v int, {generated})",
+        "INSERT INTO a VALUES (1, 1)",
+    )
+    source = database.source()
+    first = database.read(source)
+    database.run("UPDATE a SET v = 5")
+    second = database.read(source, first[-1].checkpoint)
+    assert [event["after"] for event in events(first + second)] == [{"id": 1, "v": 1}, {"id": 1, "v": 5}]
+    told = [table for page in first + second for table in (*page.schemas.values(), *page.empty.values())]
+    assert {(table.name, table.names()) for table in told} == {("public.a", ("id", "v")), ("public.empty", ("id", "v"))}
+
+
 def test_a_new_column_is_a_new_schema_with_its_default(database: Database) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     source = database.source()

@@ -56,7 +56,9 @@ SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relrepliden
                  FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
                  WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts
                    AND (c.relreplident = 'i' AND i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)
-                   AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}')
+                   AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
+       coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''), '{}')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
@@ -89,6 +91,8 @@ class Found:
     untold: tuple[str, ...]
     identity: tuple[str, ...]
     """What is sent of a row that was changed or deleted, unless all of it is."""
+    generated: tuple[str, ...]
+    """Columns that the database computes: a snapshot would have them, and no change does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,7 +317,12 @@ class PostgresSource:
         tables = {name: table.keys for name, table in found.items()}
         sent = {name: table.identity for name, table in found.items() if not table.identity_full}
         config = engine_config(
-            self._options, list(tables), self._batch_rows, self._heartbeat_seconds, fresh=resume is None
+            self._options,
+            list(tables),
+            self._batch_rows,
+            self._heartbeat_seconds,
+            fresh=resume is None,
+            left_out=[f"{name}.{column}" for name, table in found.items() for column in table.generated],
         )
         start_at = _resume(resume) if resume else None
         engine = Engine(POSTGRES, config, self._topic_prefix, tables, start_at, sent=sent)
