@@ -84,9 +84,29 @@ def test_rights_are_asked_for_one_by_one(database: Database, reader: dict[str, A
 
 
 def test_a_table_whose_updates_would_fail_is_not_published(database: Database) -> None:
-    database.run("CREATE TABLE a (id int)")
-    error = refusal(database.source())
-    assert (error.code, error.exit_code) == ("no-replica-identity", 2)
+    for keyless in ("id int", "id int PRIMARY KEY DEFERRABLE"):
+        database.run(f"CREATE TABLE a ({keyless})")
+        error = refusal(database.source())
+        assert (error.code, error.exit_code) == ("no-replica-identity", 2)
+        database.run("DROP TABLE a")
+
+
+def test_a_deferrable_key_tells_no_rows_apart(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY DEFERRABLE)", "ALTER TABLE a REPLICA IDENTITY FULL")
+    assert database.source().tables() == {"public.a": ()}
+
+
+def test_a_column_that_the_index_of_the_key_only_carries_is_none_of_the_key(database: Database) -> None:
+    database.run("CREATE TABLE a (id int, v int, PRIMARY KEY (id) INCLUDE (v))")
+    assert database.source().tables() == {"public.a": ("id",)}
+
+
+def test_an_identity_without_the_key_is_refused(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY, code text NOT NULL UNIQUE)",
+        "ALTER TABLE a REPLICA IDENTITY USING INDEX a_code_key",
+    )
+    assert refusal(database.source()).code == "identity-without-key"
 
 
 def test_a_type_that_would_be_dropped_is_refused(database: Database) -> None:

@@ -89,6 +89,36 @@ def test_a_restart_at_every_page_gives_the_events_of_an_uninterrupted_read(datab
     assert brief(database.read(database.source(), since)) == []
 
 
+def test_a_row_that_was_written_before_another_commit_says_so(database: Database) -> None:
+    # The index that makes the insert wait is older than that of the key, so the key is looked at last.
+    database.run("CREATE TABLE a (id int, u int UNIQUE)", "ALTER TABLE a ADD PRIMARY KEY (id)")
+    database.run("INSERT INTO a VALUES (1, 1)")
+    start = database.read(database.source())[-1].checkpoint
+
+    def insert() -> None:
+        with database.connect(autocommit=False) as connection:
+            connection.execute("INSERT INTO a VALUES (1, 5)")
+            connection.execute("UPDATE a SET u = 6 WHERE id = 1")
+
+    inserting = threading.Thread(target=insert)
+    with database.connect(autocommit=False) as in_the_way:
+        in_the_way.execute("INSERT INTO a VALUES (9, 5)")
+        inserting.start()
+        waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        while database.sql.execute(waits).fetchone() is None:
+            time.sleep(0.01)
+        database.run("DELETE FROM a WHERE id = 1")
+        in_the_way.rollback()
+    inserting.join()
+    pages = database.read(database.source(batch_rows=1), start, acknowledge=False)
+    deleted, created, updated = (event["source"] for event in events(pages))
+    assert [op for op, _, _ in brief(pages)] == ["d", "c", "u"]
+    assert created["lsn"] < deleted["lsn"] < created["behind"] < updated["lsn"]
+    before = next(page for page in pages if brief([page])[:1] == [("d", "public.a", (1,))])
+    rest = events(database.read(database.source(), before.checkpoint, acknowledge=False))
+    assert [event["source"] for event in rest] == [created, updated]
+
+
 def test_writers_during_the_snapshot_lose_nothing(database: Database) -> None:
     database.run(
         "CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a SELECT i, 0 FROM generate_series(1, 500) i"

@@ -145,6 +145,25 @@ def test_unchanged_toast_is_named_not_invented(database: Database) -> None:
     assert created["old_key"] == {"id": 1}
 
 
+def test_of_a_row_as_it_was_nothing_is_told_but_what_the_database_sent(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int PRIMARY KEY, n int NOT NULL, v text NOT NULL)",
+        "CREATE TABLE b (id int PRIMARY KEY, n int NOT NULL, v text NOT NULL, UNIQUE (id, n))",
+        "ALTER TABLE b REPLICA IDENTITY USING INDEX b_id_n_key",
+        "ALTER TABLE b ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO a VALUES (1, 2, 'x')",
+        "INSERT INTO b VALUES (1, 2, repeat('x', 9000))",
+    )
+    source = database.source()
+    source.check()
+    since = database.read(source)[-1].checkpoint
+    database.run("DELETE FROM a", "UPDATE b SET n = 3", "DELETE FROM b")
+    deleted, updated, gone = events(database.read(source, since))
+    assert (deleted["before"], gone["before"]) == ({"id": 1}, {"id": 1, "n": 3})
+    assert (updated["before"], updated["after"]) == ({"id": 1, "n": 2}, {"id": 1, "n": 3})
+    assert updated["unchanged"] == ["v"]
+
+
 def test_with_full_replica_identity_unchanged_toast_comes_whole(database: Database) -> None:
     toasted(database, {**TOLD, **UNTOLD})
     database.run("ALTER TABLE a REPLICA IDENTITY FULL")
@@ -231,6 +250,22 @@ def test_a_partitioned_table_is_one_table(database: Database) -> None:
     second = database.read(source, first[-1].checkpoint)
     assert sorted(brief(first)) == [("r", "public.p", (1,)), ("r", "public.p", (11,))]
     assert brief(second) == [("c", "public.p", (2,)), ("u", "public.p", (11,))]
+
+
+def test_a_generated_column_is_in_no_event_as_changes_do_not_have_it(database: Database) -> None:
+    generated = '"G.x" int GENERATED ALWAYS AS (v * 2) STORED'
+    database.run(
+        f"CREATE TABLE a (id int PRIMARY KEY, v int, {generated})",
+        f"CREATE TABLE empty (id int PRIMARY KEY, v int, {generated})",
+        "INSERT INTO a VALUES (1, 1)",
+    )
+    source = database.source()
+    first = database.read(source)
+    database.run("UPDATE a SET v = 5")
+    second = database.read(source, first[-1].checkpoint)
+    assert [event["after"] for event in events(first + second)] == [{"id": 1, "v": 1}, {"id": 1, "v": 5}]
+    told = [table for page in first + second for table in (*page.schemas.values(), *page.empty.values())]
+    assert {(table.name, table.names()) for table in told} == {("public.a", ("id", "v")), ("public.empty", ("id", "v"))}
 
 
 def test_a_new_column_is_a_new_schema_with_its_default(database: Database) -> None:

@@ -383,6 +383,18 @@ def test_redelivery_over_partitions_converges(
     assert {row["id"]: row["name"] for row in pipeline.rows(TABLE)} == expected
 
 
+@pytest.mark.parametrize("max_rows", [1, 1000])
+def test_a_row_that_was_written_before_the_delete_that_it_waited_for_stays(
+    max_rows: int, pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    key, value = event(1, "c", 20, name="new")
+    cluster.put(TOPIC, 1, *event(1, "c", 10, name="old"))
+    cluster.put(TOPIC, 1, *event(1, "d", 30))
+    cluster.put(TOPIC, 1, key, value.replace(b'"lsn": 20', rb'"lsn": 20, "sequence": "[\"40\",\"20\"]"'))
+    pipeline.drain(max_rows)
+    assert [row["name"] for row in pipeline.rows(TABLE)] == ["new"]
+
+
 def test_maxwell(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
     def put(kind: str, data: dict[str, Any] | None, **more: Any) -> None:
         key = json.dumps({"database": "shop", "table": "items", "pk.id": (data or {}).get("id")}).encode()

@@ -27,10 +27,10 @@ TABLE = Table("public.t", (Column("id", "int"), Column("code", "string")), ())
 TOPIC = f"cdc.{TABLE.name}"
 
 
-def page(lsn: int, *changes: tuple[str, Any, Any]) -> Page[pa.Table]:
+def page(lsn: int, *changes: tuple[str, Any, Any], place: dict[str, int] | None = None) -> Page[pa.Table]:
     rows = []
     for n, (op, before, after) in enumerate(changes):
-        value = {"op": op, "before": before, "after": after, "source": {"lsn": lsn + n, "ts_ms": 1}}
+        value = {"op": op, "before": before, "after": after, "source": {"lsn": lsn + n, "ts_ms": 1, **(place or {})}}
         rows.append(
             {
                 "topic": TOPIC,
@@ -44,6 +44,21 @@ def page(lsn: int, *changes: tuple[str, Any, Any]) -> Page[pa.Table]:
     return Page(arrow, since, Tailing("here", str(lsn + len(rows))), {TABLE.fingerprint(): TABLE})
 
 
+def applied(
+    spark: SparkSession, log: LandedLog, target: MemoryTarget, folder: Path, keys: tuple[str, ...], max_rows: int
+) -> list[Counts]:
+    rejects = Rejects(folder / "rejects", enabled=False, limit=0)
+    fold = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 20), rejects, Silent())
+    tables = {TOPIC: Choice(TABLE.name, keys)}
+    work = Drain("t", log, fold, tables, Progress(folder / "progress"), Pace(max_rows, 0.1), Silent())
+    counts: list[Counts] = []
+    at = work.at()
+    while (piece := work.next_slice(at)) is not None:
+        counts += work.apply(piece)
+        at = piece.upto
+    return counts
+
+
 @pytest.mark.parametrize("max_rows", [1, 100])
 def test_an_update_of_the_key_that_the_sink_names_leaves_no_row_behind(
     spark: SparkSession, tmp_path: Path, max_rows: int
@@ -54,17 +69,24 @@ def test_an_update_of_the_key_that_the_sink_names_leaves_no_row_behind(
     log.append(page(3, ("u", {"id": 1, "code": "a"}, {"id": 1, "code": "c"})))
     log.append(page(4, ("u", {"id": 2, "code": "b"}, {"id": 3, "code": "b"})))
     target = MemoryTarget("t", spark_session=spark, pipeline_id="p")
-    rejects = Rejects(tmp_path / "rejects", enabled=False, limit=0)
-    fold = Fold(lambda: spark, log, target, Rules("scd1", Evolution.ALTER, 1 << 20), rejects, Silent())
-    tables = {TOPIC: Choice(TABLE.name, ("code",))}
-    work = Drain("t", log, fold, tables, Progress(tmp_path / "progress"), Pace(max_rows, 0.1), Silent())
-    counts: list[Counts] = []
-    at = work.at()
-    while (piece := work.next_slice(at)) is not None:
-        counts += work.apply(piece)
-        at = piece.upto
+    counts = applied(spark, log, target, tmp_path, ("code",), max_rows)
     assert sorted(map(str, target.rows(TABLE.name))) == sorted(
         map(str, [{"id": 1, "code": "c"}, {"id": 3, "code": "b"}])
     )
     # The one that moved is two changes.
     assert (sum(one.read for one in counts), sum(one.applied for one in counts)) == (5, 5)
+
+
+@pytest.mark.parametrize("max_rows", [1, 100])
+def test_a_row_that_was_written_before_the_delete_that_it_waited_for_stays(
+    spark: SparkSession, tmp_path: Path, max_rows: int
+) -> None:
+    log = LandedLog(tmp_path / "log", "log", 1)
+    log.recover(None)
+    old, new = {"id": 1, "code": "old"}, {"id": 1, "code": "new"}
+    log.append(page(1, ("c", None, old)))
+    log.append(page(2, ("d", old, None), place={"lsn": 30}))
+    log.append(page(3, ("c", None, new), place={"lsn": 20, "behind": 39}))
+    target = MemoryTarget("t", spark_session=spark, pipeline_id="p")
+    applied(spark, log, target, tmp_path, ("id",), max_rows)
+    assert target.rows(TABLE.name) == [new]

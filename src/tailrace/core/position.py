@@ -2,7 +2,7 @@
 
     0001.2.00000000016b3748
     └┬─┘ │ └──────┬───────┘
-     │   │        place in the source (Postgres: the LSN of the change)
+     │   │        place in the source (Postgres: the LSN of the change; longer if it was committed late, see ADR 33)
      │   phase: 0 the table starts anew, 1 a row of the snapshot, 2 a change after it
      epoch: 1 for the first snapshot of a pipeline, one more for each that replaced it
 

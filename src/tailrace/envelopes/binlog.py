@@ -8,13 +8,19 @@ the table. A message that is read again has the place it had.
 
 from __future__ import annotations
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tailrace.core.table import Table
 from tailrace.envelopes.debezium import Order, open_ordered
 
-_PLACE = Order("place", "string", lambda place: F.when(place.rlike("^[0-9a-f]{40}$"), place))
+
+def _in_binlog(source: Expression) -> Expression:
+    return F.when(source["place"].rlike("^[0-9a-f]{40}$"), source["place"])
+
+
+_PLACE = Order(field="place", fields="place string", text=_in_binlog)
 
 
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:

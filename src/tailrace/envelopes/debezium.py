@@ -8,9 +8,10 @@ and the table's columns, with column expressions only. `_cdc_problem` says why a
 read, or is NULL. `_cdc_old_key` is the key that the row had before, where a create is half of a change
 of key.
 
-The position of a Postgres change is its LSN. It is total per key: a change waits for the row lock, so
-two changes of one row never share an LSN, and the later one has the greater; rows of one bulk insert
-may share it but differ in key. Snapshot rows lie below every change of their epoch (see core.position).
+The place of a Postgres change is its LSN; if another transaction committed behind that LSN and before the
+change did, it is the LSN of that commit, then its own. So places follow the order of commits, and in a
+transaction that of its changes (ADR 33). Two changes of one row never share a place; rows of one bulk insert
+may, but differ in key. Snapshot rows lie below every change of their epoch (see core.position).
 `envelopes.binlog` opens the same messages with places of another kind.
 """
 
@@ -37,12 +38,18 @@ class Order:
     """Where a message names its place in the source's order."""
 
     field: str
-    type: str
+    fields: str
+    """What is read of `source` for it, as a struct has it."""
     text: Callable[[Expression], Expression]
-    """Makes text of a fixed width of it; NULL if it is no place."""
+    """Makes text of `source` that sorts as the places do; NULL if it has no place."""
 
 
-_LSN = Order("lsn", "bigint", lambda lsn: F.lpad(F.lower(F.hex(lsn)), 16, "0"))
+def _in_log(source: Expression) -> Expression:
+    parts = F.concat_ws(".", *(F.lpad(F.lower(F.hex(source[name])), 16, "0") for name in ("behind", "lsn")))
+    return F.when(source["lsn"].isNotNull(), parts)
+
+
+_LSN = Order(field="lsn", fields="lsn bigint, behind bigint", text=_in_log)
 
 
 def open_rows(rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
@@ -56,7 +63,7 @@ def open_ordered(rows: DataFrame, table: Table, epoch: int, max_bytes: int, orde
     key = ", ".join(f"{quoted(name)}: {raw_type(table.column(name))}" for name in table.keys)
     schema = (
         f"op string, before struct<{image}>, after struct<{image}>, unchanged array<string>, lost array<string>, "
-        f"old_key struct<{key}>, source struct<{order.field}: {order.type}, ts_ms: bigint, snapshot: string>, "
+        f"old_key struct<{key}>, source struct<{order.fields}, ts_ms: bigint, snapshot: string>, "
         "_corrupt string"
     )
     options = {"columnNameOfCorruptRecord": "_corrupt"}
@@ -116,7 +123,7 @@ def _position(op: Expression, epoch: int, order: Order) -> Expression:
 
 
 def _place(order: Order) -> Expression:
-    return order.text(F.col(f"m.source.{order.field}"))
+    return order.text(F.col("m.source"))
 
 
 def _problem(table: Table, values: dict[str, Expression], max_bytes: int, order: Order) -> Expression:

@@ -45,6 +45,7 @@ _SOURCE = {
     "schema": "string",
     "table": "string",
     "lsn": "bigint",
+    "sequence": "string",
     "file": "string",
     "pos": "bigint",
 }

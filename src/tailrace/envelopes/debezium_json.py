@@ -3,12 +3,12 @@
 With the block, types come from it; its text, up to the payload, identifies the schema. Without it, types
 are inferred and remembered (`log.kafka`).
 
-Positions: a Postgres change has its LSN, as in `envelopes.debezium`, and snapshot rows lie below every
-change of their epoch; an incremental snapshot runs beside the changes, and its rows carry the LSN up to
-which they are true. A change of MySQL or MariaDB has binlog file and place in it: the
-binlog is written in the order of commits, and a snapshot row has the place at which the snapshot was
-taken, so both kinds have one order. Changes of one transaction share file and place there, so the offset
-in the topic follows. A message sent again has the position it had, but for that offset.
+Positions: a Postgres change has its LSN, behind that of a later commit that came before it, as in
+`envelopes.debezium`, and snapshot rows lie below every change of their epoch; an incremental snapshot runs
+beside the changes, and its rows carry the LSN up to which they are true. A change of MySQL or MariaDB has
+binlog file and place in it: the binlog is written in the order of commits, and a snapshot row has the place
+at which the snapshot was taken, so both kinds have one order. Changes of one transaction share file and place
+there, so the offset in the topic follows. A message sent again has the position it had, but for that offset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tailrace.envelopes.message import PLACEHOLDER, Sample, at, fixed, keys_in
 
 _SOURCE = (
     "struct<connector: string, snapshot: string, ts_ms: bigint, db: string, schema: string, table: string, "
-    "lsn: bigint, file: string, pos: bigint, row: bigint>"
+    "lsn: bigint, sequence: string, file: string, pos: bigint, row: bigint>"
 )
 _MESSAGE = f"op string, before string, after string, source {_SOURCE}"
 OLD_KEY = "__debezium.oldkey"
@@ -128,10 +128,16 @@ def position(epoch: int) -> Expression:
     postgres = (source["connector"] == "postgresql") | source["lsn"].isNotNull()
     mysql = source["connector"].isin("mysql", "mariadb") | source["file"].isNotNull()
     return (
-        F.when(postgres, at(epoch, phase, fixed(_natural(source["lsn"]))))
+        F.when(postgres, at(epoch, phase, _in_log(_natural(source["lsn"]), source["sequence"])))
         .when(mysql, at(epoch, Phase.CHANGE, in_file))
         .otherwise(F.lit(None))
     )
+
+
+def _in_log(lsn: Expression, sequence: Expression) -> Expression:
+    """Return the place of a Postgres change; `sequence` is the LSN of the last commit, or null, and its own."""
+    last = F.substring_index(F.substring_index(sequence, '"', 2), '"', -1).try_cast("bigint")
+    return F.when(lsn.isNotNull(), F.concat_ws(".", fixed(F.when(last > lsn, last - 1)), fixed(lsn)))
 
 
 def _natural(number: Expression) -> Expression:

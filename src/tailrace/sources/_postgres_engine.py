@@ -45,10 +45,21 @@ _CAREFUL = {
 
 
 def engine_config(
-    options: Options, tables: Iterable[str], batch_rows: int, heartbeat_seconds: float, *, fresh: bool
+    options: Options,
+    tables: Iterable[str],
+    batch_rows: int,
+    heartbeat_seconds: float,
+    *,
+    fresh: bool,
+    left_out: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Return the engine's settings; `fresh` means that it makes the slot and reads the rows that are there."""
+    """Return the engine's settings; `fresh` means that it makes the slot and reads the rows that are there.
+
+    `left_out` names columns with their tables: of these neither the snapshot nor a change has a value.
+    """
+    excluded = _listed(left_out)
     return {
+        **({"column.exclude.list": excluded} if excluded else {}),
         **_EXACT,
         **_CAREFUL,
         **_database(options, tables),
@@ -96,8 +107,13 @@ def _database(options: Options, tables: Iterable[str]) -> dict[str, str]:
         "plugin.name": "pgoutput",
         "slot.name": options.slot_name,
         "publication.name": options.publication_name,
-        "table.include.list": ",".join(re.sub(r"([^A-Za-z0-9_])", r"\\\1", table) for table in tables),
+        "table.include.list": _listed(tables),
     }
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return a list of patterns, each of which matches one name."""
+    return ",".join(re.sub(r"([^A-Za-z0-9_])", r"\\\1", name) for name in names)
 
 
 _LOST = re.compile(

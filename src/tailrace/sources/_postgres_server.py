@@ -33,13 +33,16 @@ _DROPPED = (143, 791, 1003, 1017, 1187, 1561, 1563, 2201)
 _TOLD = ("_text", "_varchar", "_bpchar", "_json", "_jsonb", "_bytea", "_int4", "_date", "_int8", "_uuid")
 _UNTOLD = ("geometry", "geography", "vector", "halfvec", "sparsevec")
 
+# A key that is deferrable identifies no row: within a transaction two rows may have it, and PostgreSQL takes it for no
+# replica identity.
 _TABLES = """
 SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relreplident = 'n', c.relreplident = 'd',
-       pg_has_role(c.relowner, 'USAGE'),
+       c.relreplident = 'f', pg_has_role(c.relowner, 'USAGE'),
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
                  FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
-                 WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
+                 WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND k.place <= i.indnkeyatts
+                   AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
        coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                    AND a.atttypid = ANY(%(dropped)s)), '{}'),
@@ -48,7 +51,14 @@ SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relrepliden
                  JOIN pg_type t ON t.oid = coalesce(nullif(d.typbasetype, 0), d.oid)
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage <> 'p'
                    AND c.relreplident <> 'f'
-                   AND (t.typcategory = 'A' AND t.typname <> ALL(%(told)s) OR t.typname = ANY(%(untold)s))), '{}')
+                   AND (t.typcategory = 'A' AND t.typname <> ALL(%(told)s) OR t.typname = ANY(%(untold)s))), '{}'),
+       coalesce((SELECT array_agg(a.attname::text)
+                 FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
+                 WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts
+                   AND (c.relreplident = 'i' AND i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)
+                   AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
+       coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''), '{}')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
@@ -73,11 +83,16 @@ class Found:
     table: str
     identity_nothing: bool
     identity_default: bool
+    identity_full: bool
     owned: bool
     readable: bool
     keys: tuple[str, ...]
     dropped: tuple[str, ...]
     untold: tuple[str, ...]
+    identity: tuple[str, ...]
+    """What is sent of a row that was changed or deleted, unless all of it is."""
+    generated: tuple[str, ...]
+    """Columns that the database computes: a snapshot would have them, and no change does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +178,7 @@ def head(server: Server) -> int:
 def all_tables(server: Server) -> dict[str, Found]:
     """Return the tables of the database that can be replicated, by qualified name."""
     rows = server.execute(_TABLES, {"dropped": list(_DROPPED), "told": list(_TOLD), "untold": list(_UNTOLD)}).fetchall()
-    return {row[0]: Found(*row[:8], *map(tuple, row[8:])) for row in rows}
+    return {row[0]: Found(*row[:9], *map(tuple, row[9:])) for row in rows}
 
 
 def chosen_tables(server: Server, names: Iterable[str], publication: str) -> dict[str, Found]:
@@ -319,6 +334,13 @@ def refuse_tables(tables: Mapping[str, Found], user: str) -> None:
                 "no-replica-identity",
                 f'table "{name}" has no replica identity, so publishing it would make its updates and deletes fail',
                 f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;",
+            )
+        if not found.identity_full and not set(found.keys) <= set(found.identity):
+            raise Misconfigured(
+                "identity-without-key",
+                f'the replica identity of table "{name}" is an index without its primary key, so a delete does not '
+                "tell which row is gone",
+                f"Run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT; or FULL, if a sink names another key.",
             )
         if found.dropped:
             raise Misconfigured(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pyarrow as pa
@@ -208,7 +208,6 @@ class PostgresSource:
         snapshot = self._options.snapshot_mode == "initial"
         with server.connection(self._dsn) as database:
             found = server.chosen_tables(database, self._options.tables, self._options.publication_name)
-            tables = {name: table.keys for name, table in found.items()}
             origin = server.origin(database)
             if snapshot:
                 self._refuse_or_drop_slot(database, since)
@@ -217,18 +216,17 @@ class PostgresSource:
         noted = Tailing(origin, start.place()) if start else Snapshotting(origin, lsn_text(0), "0")
         if noted != since:
             yield Page(no_rows(), since, noted)
-        yield from self._read(tables, origin, noted, start, goal, waiting=frozenset(tables))
+        yield from self._read(found, origin, noted, start, goal, waiting=frozenset(found))
 
     def _resume(self, since: Tailing, goal: int | None) -> Iterator[Page[pa.Table]]:
         stand = stand_at(since.at)
         with server.connection(self._dsn) as database:
             self._idle_slot(database)
             found = server.chosen_tables(database, self._options.tables, self._options.publication_name)
-            tables = {name: table.keys for name, table in found.items()}
             self._refuse_gap(database, since, stand)
-            self._refuse_changed_tables(server.published(database, self._options.publication_name), set(tables))
+            self._refuse_changed_tables(server.published(database, self._options.publication_name), set(found))
         if goal is None or stand.commit < goal:
-            yield from self._read(tables, since.origin, since, stand, goal)
+            yield from self._read(found, since.origin, since, stand, goal)
 
     def _refuse_or_drop_slot(self, database: server.Server, since: Snapshotting | None) -> None:
         name = self._options.slot_name
@@ -307,7 +305,7 @@ class PostgresSource:
 
     def _read(
         self,
-        tables: dict[str, tuple[str, ...]],
+        found: Mapping[str, server.Found],
         origin: str,
         since: Checkpoint | None,
         resume: Stand | None,
@@ -316,10 +314,18 @@ class PostgresSource:
     ) -> Iterator[Page[pa.Table]]:
         """Read on from `resume`; of the tables that are `waiting`, tell what they look like even if no row comes."""
         self._acknowledged = None
+        tables = {name: table.keys for name, table in found.items()}
+        sent = {name: table.identity for name, table in found.items() if not table.identity_full}
         config = engine_config(
-            self._options, list(tables), self._batch_rows, self._heartbeat_seconds, fresh=resume is None
+            self._options,
+            list(tables),
+            self._batch_rows,
+            self._heartbeat_seconds,
+            fresh=resume is None,
+            left_out=[f"{name}.{column}" for name, table in found.items() for column in table.generated],
         )
-        engine = Engine(POSTGRES, config, self._topic_prefix, tables, _resume(resume) if resume else None)
+        start_at = _resume(resume) if resume else None
+        engine = Engine(POSTGRES, config, self._topic_prefix, tables, start_at, sent=sent)
         start: int | None = None
         try:
             while not self._closing.is_set():

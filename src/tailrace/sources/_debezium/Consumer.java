@@ -68,6 +68,8 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         SerializedString[] names;
         int[] kinds;
         int[] elements;
+        /** Which columns the database sends of a row as it was; null for all of them. */
+        boolean[] sent;
         boolean keyed;
         Layout key;
     }
@@ -80,6 +82,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
     private final String prefix;
     private final String unavailable;
     private final Map keysOf;
+    private final Map sentOf;
     private final Object[] placeholders;
     private final byte[] unavailableBytes;
     private final IdentityHashMap layouts = new IdentityHashMap();
@@ -119,13 +122,17 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
     /** The first half of a changed key, kept back until the second half can be in the same page. */
     private SourceRecord held;
 
-    /** `keysOf` names the tables to read, each with the list of its key columns. */
-    public Consumer(String prefix, String unavailable, Map keysOf, Track track) throws IOException {
+    /**
+     * `keysOf` names the tables to read, each with the list of its key columns. `sentOf` lists the columns that the
+     * database sends of a row as it was, for the tables of which it does not send all: the engine makes values up for others.
+     */
+    public Consumer(String prefix, String unavailable, Map keysOf, Map sentOf, Track track) throws IOException {
         this.prefix = prefix;
         this.track = track;
         this.unavailable = unavailable;
         this.unavailableBytes = unavailable.getBytes(StandardCharsets.UTF_8);
         this.keysOf = keysOf;
+        this.sentOf = sentOf;
         ArrayList ints = new ArrayList();
         ArrayList longs = new ArrayList();
         for (int i = 0; i < unavailableBytes.length; i++) {
@@ -342,9 +349,9 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         out.writeStartObject();
         out.writeStringField("op", op);
         out.writeFieldName("before");
-        writeRow(out, layout, before, null);
+        writeRow(out, layout, before, null, true);
         out.writeFieldName("after");
-        writeRow(out, layout, after, before);
+        writeRow(out, layout, after, before, false);
         if (after != null) {
             writeNames(out, "unchanged", unchanged);
             writeNames(out, "lost", lost);
@@ -352,7 +359,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         Header old = "c".equals(op) && layout.keyed ? record.headers().lastWithName("__debezium.oldkey") : null;
         if (old != null) {
             out.writeFieldName("old_key");
-            writeRow(out, layout.key, (Struct) old.value(), null);
+            writeRow(out, layout.key, (Struct) old.value(), null, false);
         }
         out.writeObjectFieldStart("source");
         track.write(out, source, record.sourceOffset());
@@ -370,7 +377,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
 
         boolean keyed = layout.keyed && record.key() != null;
         if (keyed) {
-            writeRow(keyWriter, layout.key, (Struct) record.key(), null);
+            writeRow(keyWriter, layout.key, (Struct) record.key(), null, false);
             keyWriter.flush();
         }
         keyNull[rows] = (byte) (keyed ? 1 : 0);
@@ -391,7 +398,7 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         }
     }
 
-    private void writeRow(JsonGenerator out, Layout layout, Struct row, Struct before) throws IOException {
+    private void writeRow(JsonGenerator out, Layout layout, Struct row, Struct before, boolean old) throws IOException {
         unchanged.clear();
         lost.clear();
         if (row == null) {
@@ -400,13 +407,17 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         }
         out.writeStartObject();
         for (int i = 0; i < layout.columns.length; i++) {
+            boolean sent = layout.sent == null || layout.sent[i];
+            if (old && !sent) {
+                continue;
+            }
             // Connect's plain get would put the column's default in the place of a NULL.
             Object value = row.getWithoutDefault(layout.columns[i].name());
             if (value == Known.LOST) {
                 lost.add(layout.names[i]);
                 value = null;
             } else if (value != null && layout.kinds[i] >= TEXT && isUnavailable(layout.kinds[i], value)) {
-                value = before == null ? null : before.getWithoutDefault(layout.columns[i].name());
+                value = before == null || !sent ? null : before.getWithoutDefault(layout.columns[i].name());
                 if (value == null || isUnavailable(layout.kinds[i], value)) {
                     unchanged.add(layout.names[i]);
                     continue;
@@ -593,6 +604,11 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
         List keys = (List) keysOf.get(table);
         layout.role = keys == null ? OTHER : ROW;
         columns(layout, layout.after.schema());
+        List sent = (List) sentOf.get(table);
+        layout.sent = sent == null ? null : new boolean[layout.columns.length];
+        for (int i = 0; sent != null && i < layout.sent.length; i++) {
+            layout.sent[i] = sent.contains(layout.columns[i].name());
+        }
         layout.keyed = keys != null && !keys.isEmpty();
         if (layout.keyed && record.keySchema() != null) {
             layout.key = new Layout();

@@ -98,8 +98,13 @@ public class LsnTrack extends Track {
         return declared != null && schema.name() == null && !"BYTEA".equals(declared) && !"_BYTEA".equals(declared);
     }
 
+    // A row that was written before the commit of another transaction and committed after it comes after it: see ADR 33.
     public void write(JsonGenerator out, Struct source, Map offset) throws IOException {
-        out.writeNumberField("lsn", source.getInt64("lsn").longValue());
+        long place = source.getInt64("lsn").longValue();
+        out.writeNumberField("lsn", place);
+        if (place < commit) {
+            out.writeNumberField("behind", commit - 1);
+        }
         Long transaction = source.getInt64("txId");
         if (transaction != null) {
             out.writeNumberField("txId", transaction.longValue());

@@ -72,7 +72,8 @@ class Resume:
 class Engine:
     """One run of the engine over `tables` (name to key columns); `close` may come from any thread.
 
-    A statement that the engine leaves out and `watched`, a pattern, matches ends it.
+    A statement that the engine leaves out and `watched`, a pattern, matches ends it. `sent` has the columns of a row
+    as it was, for the tables of which the database does not send all.
     """
 
     def __init__(
@@ -83,14 +84,16 @@ class Engine:
         tables: Mapping[str, tuple[str, ...]],
         resume: Resume | None,
         watched: str = "",
+        sent: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         made = java(family)
         self._placeholder = f"unavailable-{secrets.token_hex(16)}"
-        keys = made.HashMap()
-        for table, columns in tables.items():
-            keys.put(table, made.ArrayList(list(columns)))
+        keys, known = made.HashMap(), made.HashMap()
+        for lists, named in ((keys, tables), (known, sent or {})):
+            for table, columns in named.items():
+                lists.put(table, made.ArrayList(list(columns)))
         self._track = made.Track()
-        self._consumer = made.Consumer(topic_prefix, self._placeholder, keys, self._track)
+        self._consumer = made.Consumer(topic_prefix, self._placeholder, keys, known, self._track)
         self._layouts = _Layouts()
         properties = made.Properties()
         for name, value in config.items():
