@@ -130,6 +130,20 @@ def test_a_column_that_was_null_at_first_is_no_evolution(
     assert told == [(1, None, None), (2, "now", 7 if columns else None)]
 
 
+def test_deletes_that_came_first_tell_no_columns(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], evolution=Evolution.SKIP)
+    cluster.put(TOPIC, 0, b'{"id":9}', b'{"op":"d","source":{"lsn":9,"schema":"public","table":"orders"}}')
+    pipeline.drain()
+    send(cluster, 8, "c", id=9, note="deleted since", size=None)
+    send(cluster, 10, "c", id=1, note="first", size=None)
+    pipeline.drain()
+    assert pipeline.rows(TABLE) == [{"id": 1, "note": "first"}]
+    send(cluster, 11, "c", id=2, note="second", size=7, new=True)
+    pipeline.drain()
+    first, second = {"id": 1, "note": "first", "size": None}, {"id": 2, "note": "second", "size": 7}
+    assert pipeline.rows(TABLE) == [first, second]
+
+
 UNSENT = "__debezium_unavailable_value"
 UNSENT_UUID = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
 """What `UUID.nameUUIDFromBytes` of Java makes of it."""
