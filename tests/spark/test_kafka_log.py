@@ -383,6 +383,17 @@ def test_redelivery_over_partitions_converges(
     assert {row["id"]: row["name"] for row in pipeline.rows(TABLE)} == expected
 
 
+@pytest.mark.parametrize("max_rows", [1, 1000])
+def test_a_change_of_a_transaction_that_was_open_wins_over_an_incremental_snapshot(
+    max_rows: int, pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    key, value = event(1, "r", 40, name="as it was")
+    cluster.put(TOPIC, 0, key, value.replace(b'"snapshot": "false"', b'"snapshot": "incremental"'))
+    cluster.put(TOPIC, 0, *event(1, "u", 10, name="written before, committed after"))
+    pipeline.drain(max_rows)
+    assert [row["name"] for row in pipeline.rows(TABLE)] == ["written before, committed after"]
+
+
 def test_maxwell(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
     def put(kind: str, data: dict[str, Any] | None, **more: Any) -> None:
         key = json.dumps({"database": "shop", "table": "items", "pk.id": (data or {}).get("id")}).encode()

@@ -4,11 +4,12 @@ With the block, types come from it; its text, up to the payload, identifies the 
 are inferred and remembered (`log.kafka`).
 
 Positions: a Postgres change has its LSN, as in `envelopes.debezium`, and snapshot rows lie below every
-change of their epoch; an incremental snapshot runs beside the changes, and its rows carry the LSN up to
-which they are true. A change of MySQL or MariaDB has binlog file and place in it: the
-binlog is written in the order of commits, and a snapshot row has the place at which the snapshot was
-taken, so both kinds have one order. Changes of one transaction share file and place there, so the offset
-in the topic follows. A message sent again has the position it had, but for that offset.
+change of their epoch. So do those of an incremental snapshot, which runs beside the changes: they name the
+LSN at which they were sent, and a transaction that was open then may have written to their rows below that.
+A change of MySQL or MariaDB has binlog file and place in it: the binlog is written in the order of commits,
+and a snapshot row has the place at which the snapshot was taken, so both kinds have one order. Changes of
+one transaction share file and place there, so the offset in the topic follows. A message sent again has the
+position it had, but for that offset.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def position(epoch: int) -> Expression:
     Such a message is a dead letter: in the order of arrival, a partition that is added would lose changes.
     """
     source = F.col("m.source")
-    live = F.coalesce(source["snapshot"], F.lit("false")).isin("false", "incremental")
+    live = F.coalesce(source["snapshot"], F.lit("false")) == "false"
     phase = F.when(live, str(Phase.CHANGE.value)).otherwise(str(Phase.SNAPSHOT.value))
     number = F.substring_index(source["file"], ".", -1).try_cast("bigint")
     in_file = F.concat(fixed(_natural(number), 8), fixed(_natural(source["pos"])), fixed(F.col("offset")))
