@@ -57,11 +57,11 @@ def test_of_two_new_schemas_the_one_that_the_source_wrote_first_is_the_older(
     assert pipeline.rows(TABLE) == [{"id": 1, "size": 7}, {"id": 2, "size": 1}]
 
 
-@pytest.mark.parametrize("fields", [(), (ID,)])
+@pytest.mark.parametrize(("fields", "key"), [((), None), ((ID,), None), ((), "no columns")])
 def test_the_key_is_learned_from_a_message_that_has_one(
-    fields: tuple[Any, ...], pipeline: Pipeline, cluster: MemoryCluster
+    fields: tuple[Any, ...], key: str | None, pipeline: Pipeline, cluster: MemoryCluster
 ) -> None:
-    put(cluster, 0, 10, {"id": 1}, None, *fields)
+    put(cluster, 0, 10, {"id": 1}, key, *fields)
     put(cluster, 1, 11, {"id": 2}, {"id": 2}, *fields)
     pipeline.drain()
     assert [row["id"] for row in pipeline.rows(TABLE)] == [1, 2]

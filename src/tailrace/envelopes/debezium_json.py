@@ -81,7 +81,8 @@ class DebeziumJson:
             F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
             "schema", op.alias("op"), position(epoch).alias("position"),
             instant(source["ts_ms"]).alias("changed_at"), row.alias("row"),
-            F.when(op == Op.UPDATE.value, F.col("m.before")).alias("before"), F.col("key").isNull().alias("keyless"),
+            F.when(op == Op.UPDATE.value, F.col("m.before")).alias("before"),
+            message.keyless(F.col("key")).alias("keyless"),
         )  # fmt: skip
         table = F.when(F.col("table").contains("."), F.col("table"))
         rows = rows.withColumn("table", table)
