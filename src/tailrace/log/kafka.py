@@ -178,7 +178,14 @@ class KafkaLog:
             if self._known:
                 return
             cluster = self._broker.cluster()
-            nothing: dict[str, Any] = {"topics": {}, "schemas": {}, "inferred": {}, "awaited": {}, "rowless": []}
+            nothing: dict[str, Any] = {
+                "topics": {},
+                "schemas": {},
+                "inferred": {},
+                "awaited": {},
+                "rowless": [],
+                "truncated": {},
+            }
             known = {"cluster": cluster, **nothing} | (self._memory.load() or {})
             known.setdefault("met", list(known["schemas"]))
             if known["cluster"] != cluster:
@@ -295,6 +302,7 @@ class KafkaLog:
                 # As a set: beside one Spark aggregates texts by hash, and without one it sorts all rows.
                 F.array_max(F.collect_set("partial")).alias("partial"),
                 F.min("position").alias("lowest"),
+                F.max(F.when(truncate, F.col("position"))).alias("truncated"),
                 F.max(F.col("before").isNotNull()).alias("before"),
                 F.max(F.col("partial") & F.coalesce("old_key", "before").isNotNull()).alias("moved"),
                 F.count_if(self._novel()).alias("novel"),
@@ -326,6 +334,8 @@ class KafkaLog:
             if fingerprint is None:
                 unreadable.append((table, group["schema"]))
                 continue
+            if not rows:
+                self._truncated(table, group["truncated"])
             schemas.setdefault((table, fingerprint), set()).add(group["schema"])
             counts[table, fingerprint] = counts.get((table, fingerprint), 0) + group["count"]
             lowest[table] = min(group["lowest"], lowest.get(table, group["lowest"]))
@@ -334,7 +344,15 @@ class KafkaLog:
             found |= {landed_rows.MOVED} if group["moved"] else set()
             found |= {landed_rows.BEFORE} if group["before"] else set()
             features[table] = features.get(table, frozenset()) | found
-        return Contents(counts, features, lowest, aside), schemas, unreadable
+        floors = {table: at for table in lowest if (at := self._known["truncated"].get(table))}
+        return Contents(counts, features, lowest, aside, floors), schemas, unreadable
+
+    def _truncated(self, table: str, position: str) -> None:
+        """Take note of a truncate of a table that has no schema yet: no target has a table to keep it with."""
+        with self._lock:
+            known, met = self._known["truncated"], self._known["met"]
+            if position > known.get(table, "") and not any(name.startswith(f"{table} ") for name in met):
+                self._save(truncated={**known, table: position})
 
     def _table_of(self, topic: str) -> str:
         """Return the table that `topic` is of, by a route or by its name; empty if it may hold any."""
