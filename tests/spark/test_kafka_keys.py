@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tailrace.envelopes import message
 from tailrace.envelopes.custom import Custom
@@ -262,3 +263,16 @@ def test_the_old_key_is_found_behind_other_headers_and_only_there(spark: SparkSe
     kind = "array<struct<key: string, value: binary>>"
     rows = frame(spark, list(enumerate(headers)), f"n int, headers {kind}").select("n", message.header(OLD_KEY))
     assert [row[1] for row in sorted(rows.collect())] == [b"2", None, None, None, None]
+
+
+def test_a_key_is_taken_out_of_its_block_and_left_alone_without_one(spark: SparkSession) -> None:
+    told = {
+        '{"schema":{"type":"struct"},"payload":{"id":1}}': '{"id":1}',
+        '{ "payload": {"id": 2}, "schema": null }': '{"id":2}',
+        '{"schema":"public","table":"orders"}': '{"schema":"public","table":"orders"}',
+        '{"payload":3}': '{"payload":3}',
+        "no JSON": "no JSON",
+    }
+    keys = frame(spark, [(text.encode(),) for text in told], "key binary")
+    found = keys.select(F.col("key").cast("string"), message.key_text(F.col("key"))).collect()
+    assert {row[0]: row[1] for row in found} == told

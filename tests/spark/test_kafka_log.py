@@ -338,7 +338,11 @@ def test_a_truncate_before_any_row_is_nothing_to_learn_from(pipeline: Pipeline, 
     cluster.put(TOPIC, 0, None, event(0, "t", 5)[1])
     assert total(pipeline.drain(), "applied") == 1
     fill(cluster, range(2), name="x")
-    pipeline.drain()
+    for _ in range(2):
+        # From before the truncate, read after it: with the rows that make the table, and once it is there.
+        cluster.put(TOPIC, 1, *event(9, "c", 4, name="gone since"))
+        pipeline.drain()
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [0, 1]
     cluster.put(TOPIC, 0, None, event(0, "t", 5000)[1])
     cluster.put(TOPIC, 0, *event(7, "c", 5001, name="y"))
     pipeline.drain()
@@ -393,6 +397,28 @@ def test_a_row_that_was_written_before_the_delete_that_it_waited_for_stays(
     cluster.put(TOPIC, 1, key, value.replace(b'"lsn": 20', rb'"lsn": 20, "sequence": "[\"40\",\"20\"]"'))
     pipeline.drain(max_rows)
     assert [row["name"] for row in pipeline.rows(TABLE)] == ["new"]
+
+
+@pytest.mark.parametrize("max_rows", [1, 1000])
+def test_rows_of_an_incremental_snapshot_win_over_what_they_show_and_not_over_what_was_open(
+    max_rows: int, pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    def put(key: int, op: str, lsn: int, last: int, name: str, snapshot: str = "false") -> None:
+        sent, value = event(key, op, lsn, name=name)
+        sequence = rf'"lsn": {lsn}, "sequence": "[\"{last}\",\"{lsn}\"]"'.encode()
+        value = value.replace(f'"lsn": {lsn}'.encode(), sequence)
+        cluster.put(TOPIC, 0, sent, value.replace(b'"snapshot": "false"', f'"snapshot": "{snapshot}"'.encode()))
+
+    put(1, "u", 20, 15, "shown with what was missed since")
+    put(1, "r", 38, 30, "mended", "incremental")
+    put(2, "r", 38, 30, "as it was", "incremental")
+    put(2, "u", 10, 30, "written before, committed after")
+    put(3, "r", 38, 30, "as it was", "incremental")
+    put(3, "u", 35, 30, "written beside, committed after")
+    pipeline.drain(max_rows)
+    assert sorted((row["id"], row["name"]) for row in pipeline.rows(TABLE)) == [
+        (1, "mended"), (2, "written before, committed after"), (3, "written beside, committed after")
+    ]  # fmt: skip
 
 
 def test_maxwell(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:

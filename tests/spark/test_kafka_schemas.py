@@ -57,11 +57,11 @@ def test_of_two_new_schemas_the_one_that_the_source_wrote_first_is_the_older(
     assert pipeline.rows(TABLE) == [{"id": 1, "size": 7}, {"id": 2, "size": 1}]
 
 
-@pytest.mark.parametrize("fields", [(), (ID,)])
+@pytest.mark.parametrize(("fields", "key"), [((), None), ((ID,), None), ((), "no columns")])
 def test_the_key_is_learned_from_a_message_that_has_one(
-    fields: tuple[Any, ...], pipeline: Pipeline, cluster: MemoryCluster
+    fields: tuple[Any, ...], key: str | None, pipeline: Pipeline, cluster: MemoryCluster
 ) -> None:
-    put(cluster, 0, 10, {"id": 1}, None, *fields)
+    put(cluster, 0, 10, {"id": 1}, key, *fields)
     put(cluster, 1, 11, {"id": 2}, {"id": 2}, *fields)
     pipeline.drain()
     assert [row["id"] for row in pipeline.rows(TABLE)] == [1, 2]
@@ -128,6 +128,20 @@ def test_a_column_that_was_null_at_first_is_no_evolution(
     rows = target.rows(TABLE) if mode == "append" else [row.asDict() for row in target.current(TABLE).collect()]
     told = sorted((row["id"], row.get("note"), row.get("unseen")) for row in rows)
     assert told == [(1, None, None), (2, "now", 7 if columns else None)]
+
+
+def test_deletes_that_came_first_tell_no_columns(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], evolution=Evolution.SKIP)
+    cluster.put(TOPIC, 0, b'{"id":9}', b'{"op":"d","source":{"lsn":9,"schema":"public","table":"orders"}}')
+    pipeline.drain()
+    send(cluster, 8, "c", id=9, note="deleted since", size=None)
+    send(cluster, 10, "c", id=1, note="first", size=None)
+    pipeline.drain()
+    assert pipeline.rows(TABLE) == [{"id": 1, "note": "first"}]
+    send(cluster, 11, "c", id=2, note="second", size=7, new=True)
+    pipeline.drain()
+    first, second = {"id": 1, "note": "first", "size": None}, {"id": 2, "note": "second", "size": 7}
+    assert pipeline.rows(TABLE) == [first, second]
 
 
 UNSENT = "__debezium_unavailable_value"

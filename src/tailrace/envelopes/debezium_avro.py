@@ -80,7 +80,7 @@ class DebeziumAvro:
         )
         rows = rows.select(
             "topic", "partition", "offset", unfit.alias("unfit"), number.alias("id"), body.alias("body"),
-            message.header(OLD_KEY).cast("string").alias("old_key"), F.col("key").isNull().alias("keyless"),
+            message.header(OLD_KEY).cast("string").alias("old_key"), _keyless().alias("keyless"),
         )  # fmt: skip
         # One view of it: a slice is looked into while another one, in another thread, may ask for a schema.
         known = dict(self._known)
@@ -228,6 +228,12 @@ class DebeziumAvro:
         # Days are numbers here too.
         kind = "array<int>" if column.encoding == "array:date-days" else "" if column.encoding else column.type
         return F.coalesce(forms[kind], F.lit(False)) if kind in forms else None
+
+
+def _keyless() -> Expression:
+    """Say whether the message's key names no columns, neither by a schema nor as JSON."""
+    framed = (F.octet_length("key") > _HEADER) & (F.substring("key", 1, 1) == F.lit(b"\0"))
+    return message.keyless(F.col("key")) & ~F.coalesce(framed, F.lit(False))
 
 
 def row_table(name: str, schema: _Schema, keys: Sequence[str] = ()) -> Table:

@@ -4,9 +4,10 @@ With the block, types come from it; its text, up to the payload, identifies the 
 are inferred and remembered (`log.kafka`).
 
 Positions: a Postgres change has its LSN, behind that of a later commit that came before it, as in
-`envelopes.debezium`, and snapshot rows lie below every change of their epoch; an incremental snapshot runs
-beside the changes, and its rows carry the LSN up to which they are true. A change of MySQL or MariaDB has
-binlog file and place in it: the binlog is written in the order of commits, and a snapshot row has the place
+`envelopes.debezium`, and snapshot rows lie below every change of their epoch. An incremental snapshot runs
+beside the changes: its rows lie just below the end of the last commit before them, so above every change that
+they show and below those of a transaction that was open then, wherever it wrote. A change of MySQL or MariaDB
+has binlog file and place in it: the binlog is written in the order of commits, and a snapshot row has the place
 at which the snapshot was taken, so both kinds have one order. Changes of one transaction share file and place
 there, so the offset in the topic follows. A message sent again has the position it had, but for that offset.
 """
@@ -80,7 +81,8 @@ class DebeziumJson:
             F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"]).alias("table"),
             "schema", op.alias("op"), position(epoch).alias("position"),
             instant(source["ts_ms"]).alias("changed_at"), row.alias("row"),
-            F.when(op == Op.UPDATE.value, F.col("m.before")).alias("before"), F.col("key").isNull().alias("keyless"),
+            F.when(op == Op.UPDATE.value, F.col("m.before")).alias("before"),
+            message.keyless(F.col("key")).alias("keyless"),
         )  # fmt: skip
         table = F.when(F.col("table").contains("."), F.col("table"))
         rows = rows.withColumn("table", table)
@@ -128,16 +130,19 @@ def position(epoch: int) -> Expression:
     postgres = (source["connector"] == "postgresql") | source["lsn"].isNotNull()
     mysql = source["connector"].isin("mysql", "mariadb") | source["file"].isNotNull()
     return (
-        F.when(postgres, at(epoch, phase, _in_log(_natural(source["lsn"]), source["sequence"])))
+        F.when(postgres, at(epoch, phase, _in_log(source)))
         .when(mysql, at(epoch, Phase.CHANGE, in_file))
         .otherwise(F.lit(None))
     )
 
 
-def _in_log(lsn: Expression, sequence: Expression) -> Expression:
-    """Return the place of a Postgres change; `sequence` is the LSN of the last commit, or null, and its own."""
-    last = F.substring_index(F.substring_index(sequence, '"', 2), '"', -1).try_cast("bigint")
-    return F.when(lsn.isNotNull(), F.concat_ws(".", fixed(F.when(last > lsn, last - 1)), fixed(lsn)))
+def _in_log(source: Expression) -> Expression:
+    """Return a place in the log of Postgres; `sequence` names the last commit before the change, or null, and its LSN."""
+    lsn = _natural(source["lsn"])
+    last = F.substring_index(F.substring_index(source["sequence"], '"', 2), '"', -1).try_cast("bigint")
+    change = F.concat_ws(".", fixed(F.when(last > lsn, last - 1)), fixed(lsn))
+    shown = fixed(F.greatest(F.coalesce(last, lsn) - 1, F.lit(0)))
+    return F.when(lsn.isNotNull(), F.when(source["snapshot"] == "incremental", shown).otherwise(change))
 
 
 def _natural(number: Expression) -> Expression:

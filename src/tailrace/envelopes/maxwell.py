@@ -79,7 +79,7 @@ class Maxwell:
             op.alias("op"), position.alias("position"), changed_at.alias("changed_at"),
             F.col("m.data").alias("row"), F.lit(None).cast("string").alias("old_key"),
             F.when(op == Op.UPDATE.value, _old_row()).alias("before"), F.lit(False).alias("partial"),
-            F.col("key").isNull().alias("keyless"),
+            message.keyless(F.col("key")).alias("keyless"),
         )  # fmt: skip
         corrupt = F.col("m._corrupt").isNotNull() | F.col("m.type").isNull()
         silent = F.when(F.col("m.type").isin(*_SILENT), FILTERED)

@@ -11,7 +11,7 @@ slice before its tables are folded; `open_rows` then gives the rows of one table
     old_key                  the key that the row had before, as JSON text, where a create is half of a change of key
     before                   of an update, the row as it was, as JSON text; empty where `row` has it as well
     partial                  the image may say of a column that its value was not sent
-    keyless                  the message has no key of its own
+    keyless                  the message has no key of its own that names columns
     fate                     NULL for a change, empty for what means nothing by design, else why it is rejected
 """
 
@@ -278,7 +278,14 @@ def text_within(max_bytes: int) -> Expression:
 def key_text(key: Expression) -> Expression:
     """Return a key as JSON text, without the schema block that Connect may put before it."""
     text = key.cast("string")
-    return F.when(text.startswith('{"schema":'), F.get_json_object(text, "$.payload")).otherwise(text)
+    # A column of the key may be called like one of the two.
+    wrapped = F.array_sort(F.json_object_keys(text)) == F.array(F.lit("payload"), F.lit("schema"))
+    return F.when(wrapped, F.get_json_object(text, "$.payload")).otherwise(text)
+
+
+def keyless(key: Expression) -> Expression:
+    """Say whether a key names no columns: it is not there, or is no object."""
+    return ~F.coalesce(F.ltrim(key.cast("string")).startswith("{"), F.lit(False))
 
 
 def keys_in(key: bytes | None) -> tuple[str, ...]:

@@ -178,9 +178,15 @@ class KafkaLog:
             if self._known:
                 return
             cluster = self._broker.cluster()
-            known = {"cluster": cluster, "topics": {}, "schemas": {}, "inferred": {}, "awaited": {}} | (
-                self._memory.load() or {}
-            )
+            nothing: dict[str, Any] = {
+                "topics": {},
+                "schemas": {},
+                "inferred": {},
+                "awaited": {},
+                "rowless": [],
+                "truncated": {},
+            }
+            known = {"cluster": cluster, **nothing} | (self._memory.load() or {})
             known.setdefault("met", list(known["schemas"]))
             if known["cluster"] != cluster:
                 raise ResyncRequired(
@@ -292,9 +298,11 @@ class KafkaLog:
                 # Of a message without a key, no key can be learned.
                 F.min(F.struct(truncate, "keyless", where)).alias("sample"),
                 F.count_if(truncate).alias("truncates"),
+                F.count_if(F.col("op") == Op.DELETE.value).alias("deletes"),
                 # As a set: beside one Spark aggregates texts by hash, and without one it sorts all rows.
                 F.array_max(F.collect_set("partial")).alias("partial"),
                 F.min("position").alias("lowest"),
+                F.max(F.when(truncate, F.col("position"))).alias("truncated"),
                 F.max(F.col("before").isNotNull()).alias("before"),
                 F.max(F.col("partial") & F.coalesce("old_key", "before").isNotNull()).alias("moved"),
                 F.count_if(self._novel()).alias("novel"),
@@ -321,11 +329,13 @@ class KafkaLog:
             place = tuple(group["sample"][2])
             sample = functools.partial(_sample, messages, group["topic"], place)
             keyed = not group["sample"][1]
-            novel = bool(group["novel"])
-            fingerprint = self._learn(kept, table, group["schema"], sample, keyed=keyed, novel=novel) if rows else ""
+            told = {"novel": bool(group["novel"]), "whole": group["count"] > group["truncates"] + group["deletes"]}
+            fingerprint = self._learn(kept, table, group["schema"], sample, keyed=keyed, **told) if rows else ""
             if fingerprint is None:
                 unreadable.append((table, group["schema"]))
                 continue
+            if not rows:
+                self._truncated(table, group["truncated"])
             schemas.setdefault((table, fingerprint), set()).add(group["schema"])
             counts[table, fingerprint] = counts.get((table, fingerprint), 0) + group["count"]
             lowest[table] = min(group["lowest"], lowest.get(table, group["lowest"]))
@@ -334,7 +344,15 @@ class KafkaLog:
             found |= {landed_rows.MOVED} if group["moved"] else set()
             found |= {landed_rows.BEFORE} if group["before"] else set()
             features[table] = features.get(table, frozenset()) | found
-        return Contents(counts, features, lowest, aside), schemas, unreadable
+        floors = {table: at for table in lowest if (at := self._known["truncated"].get(table))}
+        return Contents(counts, features, lowest, aside, floors), schemas, unreadable
+
+    def _truncated(self, table: str, position: str) -> None:
+        """Take note of a truncate of a table that has no schema yet: no target has a table to keep it with."""
+        with self._lock:
+            known, met = self._known["truncated"], self._known["met"]
+            if position > known.get(table, "") and not any(name.startswith(f"{table} ") for name in met):
+                self._save(truncated={**known, table: position})
 
     def _table_of(self, topic: str) -> str:
         """Return the table that `topic` is of, by a route or by its name; empty if it may hold any."""
@@ -358,11 +376,13 @@ class KafkaLog:
         *,
         keyed: bool = True,
         novel: bool = True,
+        whole: bool = True,
     ) -> str | None:
         """Return the fingerprint of what messages of `table` call `schema`, learning it if it is new; or `None`.
 
         It is learned again if no message that it was learned from had a key, and the one to `ask` for is `keyed`. Where
-        messages bring no schema, it is inferred again from rows that are `novel`.
+        messages bring no schema, it is inferred again from rows that are `novel`. Unless some of them are `whole`, they
+        are deletes, which may tell the key and no other column: those that come next are not new to the table.
         """
         name = f"{table} {schema}"
         known = self._tables_by_fingerprint.get(name) if schema else None
@@ -383,18 +403,22 @@ class KafkaLog:
         with self._lock:
             name = str(self._known["inferred"].get(table, ""))
             have = self._tables_by_fingerprint.get(name)
-            if have is not None and not novel and (have.keys or not keyed):
+            rowless = self._known["rowless"]
+            begins = have is None or (whole and table in rowless)
+            if have is not None and not novel and not begins and (have.keys or not keyed):
                 return name
             keys = have.keys if have and have.keys else self.envelope.keys(ask())
             mine = F.col("fate").isNull() & (F.col("table") == table)
             rows = kept.where(mine & self._novel()).select("row")
             now = widened(have, inferred(rows), table, keys)
             awaited = self._known["awaited"]
-            if have is None:
-                awaited = {**awaited, table: sorted(named(rows) - set(now.names()))}
+            if begins:
+                there = (have or now).names()
+                awaited = {**awaited, table: sorted({*awaited.get(table, ()), *named(rows)}.difference(there))}
+                rowless = [*(other for other in rowless if other != table), *(() if whole else (table,))]
             fingerprint = self._keep(f"{table} {now.fingerprint()}", now)
-            if self._known["inferred"].get(table) != fingerprint:
-                self._save(inferred={**self._known["inferred"], table: fingerprint}, awaited=awaited)
+            if begins or self._known["inferred"].get(table) != fingerprint:
+                self._save(inferred={**self._known["inferred"], table: fingerprint}, awaited=awaited, rowless=rowless)
             return fingerprint
 
     def _novel(self) -> Expression:

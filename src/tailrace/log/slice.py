@@ -27,6 +27,8 @@ class Contents:
     """The lowest position among the messages of a topic, where it is known without reading."""
     aside: dict[str, Aside] = field(default_factory=dict)
     """By topic, the messages that change no table of the pipeline."""
+    floors: dict[str, str] = field(default_factory=dict)
+    """By topic, the position of a truncate that came before any row did, so that no table has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ class Fold:
         asked = {*choice.track_history, *twins(envelope, newest, choice.track_history)}
         tracked = tuple(name for name in shape.names() if name in (asked or set(shape.names()) - set(shape.keys)))
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
-        anew = self._anew(mark) if have is not None else ""
+        anew = self._anew(mark) if have is not None else self._floor(piece, topic)
         old = F.lit(False) if again else included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
         moves = Observation() if self._may_move(piece, topic, schemas, shape) else None
@@ -265,6 +265,11 @@ class Fold:
         rows = self._rules.mode != "append" and not isinstance(self.target, Sending)
         earlier = "" < mark.high < begins and mark.floor < begins
         return begins if self._log.replaces and rows and earlier else ""
+
+    def _floor(self, piece: Slice, topic: str) -> str:
+        """Return where rows end that a truncate removed which came before there was a table to keep it."""
+        rows = self._rules.mode != "append" and not isinstance(self.target, Sending)
+        return piece.contents.floors.get(topic, "") if rows else ""
 
     def _schemas(self, piece: Slice, topic: str, have: Table | None) -> dict[str, Table]:
         """Return the schemas of the events by fingerprint, oldest first; none if there is no table to speak of."""
