@@ -137,7 +137,7 @@ def position(epoch: int) -> Expression:
 
 
 def _in_log(source: Expression) -> Expression:
-    """Return a place in the log of Postgres; `sequence` names the last commit before the change, or null, and its LSN."""
+    """Return a place in the log of Postgres; `sequence` has that of the last commit and its own."""
     lsn = _natural(source["lsn"])
     last = F.substring_index(F.substring_index(source["sequence"], '"', 2), '"', -1).try_cast("bigint")
     change = F.concat_ws(".", fixed(F.when(last > lsn, last - 1)), fixed(lsn))
