@@ -109,6 +109,38 @@ def test_an_identity_without_the_key_is_refused(database: Database) -> None:
     assert refusal(database.source()).code == "identity-without-key"
 
 
+def test_an_identity_whose_index_is_gone_is_none(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int NOT NULL, CONSTRAINT only UNIQUE (id))",
+        "ALTER TABLE a REPLICA IDENTITY USING INDEX only",
+        "ALTER TABLE a DROP CONSTRAINT only",
+    )
+    assert refusal(database.source()).code == "no-replica-identity"
+
+
+def test_rows_of_a_partitioned_table_have_the_identity_of_their_partition(database: Database) -> None:
+    database.run(
+        "CREATE TABLE a (id int NOT NULL, v text NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE a_1 PARTITION OF a FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE a_2 PARTITION OF a FOR VALUES FROM (10) TO (20)",
+        "ALTER TABLE a REPLICA IDENTITY FULL",
+        "ALTER TABLE a_1 REPLICA IDENTITY FULL",
+    )
+    error = refusal(database.source())
+    assert error.code == "no-replica-identity"
+    assert "each of its partitions" in error.hint
+    database.run("ALTER TABLE a_2 REPLICA IDENTITY FULL")
+    database.source().check()
+    database.run("ALTER TABLE a ADD PRIMARY KEY (id)", "CREATE UNIQUE INDEX other ON a_2 (v)")
+    database.run("ALTER TABLE a_2 REPLICA IDENTITY USING INDEX other")
+    assert refusal(database.source()).code == "identity-without-key"
+
+
+def test_a_key_that_the_database_computes_is_refused(database: Database) -> None:
+    database.run("CREATE TABLE a (v int, id int GENERATED ALWAYS AS (v * 2) STORED PRIMARY KEY)")
+    assert refusal(database.source()).code == "generated-key"
+
+
 def test_a_type_that_would_be_dropped_is_refused(database: Database) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY, i interval[])")
     assert refusal(database.source()).code == "unsupported-type"

@@ -253,7 +253,7 @@ def test_a_partitioned_table_is_one_table(database: Database) -> None:
 
 
 def test_a_generated_column_is_in_no_event_as_changes_do_not_have_it(database: Database) -> None:
-    generated = '"G.x" int GENERATED ALWAYS AS (v * 2) STORED'
+    generated = '"G.x" int GENERATED ALWAYS AS (v * 2) STORED, "g.X" int DEFAULT 3'
     database.run(
         f"CREATE TABLE a (id int PRIMARY KEY, v int, {generated})",
         f"CREATE TABLE empty (id int PRIMARY KEY, v int, {generated})",
@@ -263,9 +263,14 @@ def test_a_generated_column_is_in_no_event_as_changes_do_not_have_it(database: D
     first = database.read(source)
     database.run("UPDATE a SET v = 5")
     second = database.read(source, first[-1].checkpoint)
-    assert [event["after"] for event in events(first + second)] == [{"id": 1, "v": 1}, {"id": 1, "v": 5}]
+    assert [event["after"] for event in events(first + second)] == [
+        {"id": 1, "v": 1, "g.X": 3},
+        {"id": 1, "v": 5, "g.X": 3},
+    ]
     told = [table for page in first + second for table in (*page.schemas.values(), *page.empty.values())]
-    assert {(table.name, table.names()) for table in told} == {("public.a", ("id", "v")), ("public.empty", ("id", "v"))}
+    assert {(table.name, table.names()) for table in told} == {
+        (name, ("id", "v", "g.X")) for name in ("public.a", "public.empty")
+    }
 
 
 def test_a_new_column_is_a_new_schema_with_its_default(database: Database) -> None:

@@ -26,6 +26,7 @@ from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
 from tailrace.runtime.rules import Choice, Rules
 from tailrace.targets import webhook
+from tailrace.targets.memory import MemoryTarget
 from tests.receiver import receiving
 from tests.topics_in_memory import Pipeline, total
 
@@ -347,6 +348,37 @@ def test_a_truncate_before_any_row_is_nothing_to_learn_from(pipeline: Pipeline, 
     cluster.put(TOPIC, 0, *event(7, "c", 5001, name="y"))
     pipeline.drain()
     assert pipeline.rows(TABLE) == [{"id": 7, "name": "y"}]
+
+
+def test_a_truncate_before_any_row_ends_what_lay_below_it_in_a_history(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], mode="scd2")
+    cluster.put(TOPIC, 0, None, event(0, "t", 5)[1])
+    pipeline.drain()
+    cluster.put(TOPIC, 0, *event(1, "c", 10, name="new"))
+    pipeline.drain()
+    cluster.put(TOPIC, 1, *event(9, "c", 4, name="gone since"))
+    pipeline.drain()
+    assert [row["id"] for row in pipeline.rows(TABLE) if row["__END_AT"] is None] == [1]
+
+
+def test_a_truncate_before_any_row_outlives_an_attempt_that_only_made_the_table(
+    pipeline: Pipeline, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put(TOPIC, 0, None, event(0, "t", 5)[1])
+    pipeline.drain()
+    cluster.put(TOPIC, 1, *event(9, "c", 4, name="gone since"))
+    cluster.put(TOPIC, 1, *event(1, "c", 10, name="new"))
+
+    def breaks(*_: object) -> None:
+        raise Retryable("no-answer", "the target went away", "Wait.")
+
+    with monkeypatch.context() as broken, pytest.raises(Retryable):
+        broken.setattr(MemoryTarget, "apply", breaks)
+        pipeline.drain()
+    pipeline.drain()
+    assert [row["id"] for row in pipeline.rows(TABLE)] == [1]
 
 
 def test_many_tables_in_one_topic(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:

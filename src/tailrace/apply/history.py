@@ -101,7 +101,7 @@ def truncates(events: DataFrame, stored: tuple[DataFrame, DataFrame | None] | No
     """Return sequence and position of every truncate in `events` and among what is hidden, and of one at `anew`."""
     found = _truncates_in(events.where(column(PROBLEM).isNull()))
     if anew:
-        # It need not be remembered: nothing that comes later lies below it.
+        # It need not be remembered: who finds something below it says so again.
         found = found.unionByName(frame(events.sparkSession, [(anew, anew)], f"{SEQUENCE} string, {POSITION} string"))
     if stored is not None and stored[1] is not None:
         found = found.unionByName(_truncates_in(stored[1]))

@@ -344,7 +344,7 @@ class KafkaLog:
             found |= {landed_rows.MOVED} if group["moved"] else set()
             found |= {landed_rows.BEFORE} if group["before"] else set()
             features[table] = features.get(table, frozenset()) | found
-        floors = {table: at for table in lowest if (at := self._known["truncated"].get(table))}
+        floors = {table: at for table, low in lowest.items() if low <= (at := self._known["truncated"].get(table, ""))}
         return Contents(counts, features, lowest, aside, floors), schemas, unreadable
 
     def _truncated(self, table: str, position: str) -> None:

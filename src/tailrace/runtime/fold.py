@@ -163,14 +163,14 @@ class Fold:
         asked = {*choice.track_history, *twins(envelope, newest, choice.track_history)}
         tracked = tuple(name for name in shape.names() if name in (asked or set(shape.names()) - set(shape.keys)))
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
-        anew = self._anew(mark) if have is not None else self._floor(piece, topic)
+        life = self._anew(mark) if have is not None else ""
         old = F.lit(False) if again else included(piece, mark)
         events = self._open(spark, piece, topic, schemas, shape)
         moves = Observation() if self._may_move(piece, topic, schemas, shape) else None
         if moves is not None:
             events = split(events, shape, moves)
         if piece.has(topic, landed_rows.MOVED) and partial:
-            events = carry_over(events, self._alive(choice.table) if have and not anew else None, shape)
+            events = carry_over(events, self._alive(choice.table) if have and not life else None, shape)
         if partial:
             events = engine.judge_creates(events, named, old)
         failpoint("C18")
@@ -189,7 +189,7 @@ class Fold:
             required=tuple(name for name in named if name in shape.names()) if partial else (),
             several=len(schemas) > 1,
             truncates=piece.has(topic, landed_rows.TRUNCATE),
-            anew=anew,
+            anew=life or self._floor(piece, topic),
             included=old,
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
@@ -267,7 +267,7 @@ class Fold:
         return begins if self._log.replaces and rows and earlier else ""
 
     def _floor(self, piece: Slice, topic: str) -> str:
-        """Return where rows end that a truncate removed which came before there was a table to keep it."""
+        """Return where rows of `piece` end that a truncate removed which came before there was a table to keep it."""
         rows = self._rules.mode != "append" and not isinstance(self.target, Sending)
         return piece.contents.floors.get(topic, "") if rows else ""
 

@@ -57,9 +57,8 @@ def engine_config(
 
     `left_out` names columns with their tables: of these neither the snapshot nor a change has a value.
     """
-    excluded = _listed(left_out)
     return {
-        **({"column.exclude.list": excluded} if excluded else {}),
+        **_excluding(left_out),
         **_EXACT,
         **_CAREFUL,
         **_database(options, tables),
@@ -78,10 +77,11 @@ def engine_config(
 
 
 def connector_config(
-    options: Options, tables: Iterable[str], heartbeat_seconds: float, *, avro: bool
+    options: Options, tables: Iterable[str], heartbeat_seconds: float, *, avro: bool, left_out: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the settings of a connector in Kafka Connect: the schema in each message says what its values are."""
     return {
+        **_excluding(left_out),
         **_database(options, tables),
         "publication.autocreate.mode": "disabled",
         "slot.drop.on.stop": "false",
@@ -111,8 +111,14 @@ def _database(options: Options, tables: Iterable[str]) -> dict[str, str]:
     }
 
 
+def _excluding(columns: Iterable[str]) -> dict[str, str]:
+    # The engine does not tell patterns apart by case unless they say so; what is left out too much is lost.
+    listed = ",".join(f"(?-i){_listed([column])}" for column in columns)
+    return {"column.exclude.list": listed} if listed else {}
+
+
 def _listed(names: Iterable[str]) -> str:
-    """Return a list of patterns, each of which matches one name."""
+    """Return a list of patterns, each of which matches one name, in any case."""
     return ",".join(re.sub(r"([^A-Za-z0-9_])", r"\\\1", name) for name in names)
 
 

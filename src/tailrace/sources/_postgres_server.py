@@ -34,29 +34,37 @@ _TOLD = ("_text", "_varchar", "_bpchar", "_json", "_jsonb", "_bytea", "_int4", "
 _UNTOLD = ("geometry", "geography", "vector", "halfvec", "sparsevec")
 
 # A key that is deferrable identifies no row: within a transaction two rows may have it, and PostgreSQL takes it for no
-# replica identity.
+# replica identity. Rows of a partitioned table have the identity of their partition, which need not be that of the table.
 _TABLES = """
-SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relreplident = 'n', c.relreplident = 'd',
-       c.relreplident = 'f', pg_has_role(c.relowner, 'USAGE'),
+WITH leaf AS (
+  SELECT c.oid AS root, l.oid, l.relreplident AS identity
+  FROM pg_class c LEFT JOIN LATERAL (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf) t ON true
+  JOIN pg_class l ON l.oid = coalesce(t.relid, c.oid)
+  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+)
+SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relkind = 'p',
+       NOT EXISTS (SELECT FROM leaf l WHERE l.root = c.oid AND l.identity <> 'f'), pg_has_role(c.relowner, 'USAGE'),
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
                  FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
                  WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND k.place <= i.indnkeyatts
                    AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
        coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
-                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
                    AND a.atttypid = ANY(%(dropped)s)), '{}'),
        coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum)
                  FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid
                  JOIN pg_type t ON t.oid = coalesce(nullif(d.typbasetype, 0), d.oid)
-                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage <> 'p'
-                   AND c.relreplident <> 'f'
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+                   AND a.attstorage <> 'p' AND EXISTS (SELECT FROM leaf l WHERE l.root = c.oid AND l.identity <> 'f')
                    AND (t.typcategory = 'A' AND t.typname <> ALL(%(told)s) OR t.typname = ANY(%(untold)s))), '{}'),
-       coalesce((SELECT array_agg(a.attname::text)
-                 FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
-                 WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts
-                   AND (c.relreplident = 'i' AND i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)
-                   AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
+       coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND NOT EXISTS (
+                   SELECT FROM leaf l WHERE l.root = c.oid AND l.identity <> 'f' AND NOT EXISTS (
+                     SELECT FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute b
+                     WHERE i.indrelid = l.oid AND i.indimmediate AND k.place <= i.indnkeyatts
+                       AND (l.identity = 'i' AND i.indisreplident OR l.identity = 'd' AND i.indisprimary)
+                       AND b.attrelid = l.oid AND b.attnum = k.attnum AND b.attname = a.attname))), '{}'),
        coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''), '{}')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -81,16 +89,16 @@ class Found:
     oid: int
     schema: str
     table: str
-    identity_nothing: bool
-    identity_default: bool
+    partitioned: bool
     identity_full: bool
+    """All of a row that was changed or deleted is sent, of every partition."""
     owned: bool
     readable: bool
     keys: tuple[str, ...]
     dropped: tuple[str, ...]
     untold: tuple[str, ...]
     identity: tuple[str, ...]
-    """What is sent of a row that was changed or deleted, unless all of it is."""
+    """What is sent of a row that was changed or deleted, of every partition."""
     generated: tuple[str, ...]
     """Columns that the database computes: a snapshot would have them, and no change does."""
 
@@ -178,7 +186,7 @@ def head(server: Server) -> int:
 def all_tables(server: Server) -> dict[str, Found]:
     """Return the tables of the database that can be replicated, by qualified name."""
     rows = server.execute(_TABLES, {"dropped": list(_DROPPED), "told": list(_TOLD), "untold": list(_UNTOLD)}).fetchall()
-    return {row[0]: Found(*row[:9], *map(tuple, row[9:])) for row in rows}
+    return {row[0]: Found(*row[:8], *map(tuple, row[8:])) for row in rows}
 
 
 def chosen_tables(server: Server, names: Iterable[str], publication: str) -> dict[str, Found]:
@@ -329,18 +337,25 @@ def refuse_tables(tables: Mapping[str, Found], user: str) -> None:
                 f'the user "{user}" may not read table "{name}"',
                 f'Run: GRANT USAGE ON SCHEMA "{found.schema}" TO "{user}"; GRANT SELECT ON {name} TO "{user}";',
             )
-        if found.identity_nothing or (found.identity_default and not found.keys):
+        each = " And so for each of its partitions, to which that is not passed on." if found.partitioned else ""
+        if not found.identity_full and not found.identity:
             raise Misconfigured(
                 "no-replica-identity",
                 f'table "{name}" has no replica identity, so publishing it would make its updates and deletes fail',
-                f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;",
+                f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;{each}",
             )
         if not found.identity_full and not set(found.keys) <= set(found.identity):
             raise Misconfigured(
                 "identity-without-key",
                 f'the replica identity of table "{name}" is an index without its primary key, so a delete does not '
                 "tell which row is gone",
-                f"Run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT; or FULL, if a sink names another key.",
+                f"Run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT; or FULL, if a sink names another key.{each}",
+            )
+        if computed := [key for key in found.keys if key in found.generated]:
+            raise Misconfigured(
+                "generated-key",
+                f'column "{computed[0]}" of table "{name}" is part of its key and generated, so no change carries it',
+                "Make the key of columns that are stored as they are given, or leave the table out.",
             )
         if found.dropped:
             raise Misconfigured(
@@ -353,7 +368,7 @@ def refuse_tables(tables: Mapping[str, Found], user: str) -> None:
                 "needs-full-identity",
                 f'column "{found.untold[0]}" of table "{name}" has a type whose long values, when they do not change, '
                 "cannot be told from null",
-                f"Run: ALTER TABLE {name} REPLICA IDENTITY FULL;",
+                f"Run: ALTER TABLE {name} REPLICA IDENTITY FULL;{each}",
             )
 
 

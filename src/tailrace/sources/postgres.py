@@ -184,7 +184,10 @@ class PostgresSource:
 
     def connector_settings(self, tables: Sequence[str], *, avro: bool) -> dict[str, str]:
         """Return the settings of a connector in Kafka Connect, apart from topics and converters."""
-        return connector_config(self._options, tables, self._heartbeat_seconds, avro=avro)
+        with server.connection(self._dsn) as database:
+            found = server.all_tables(database)
+        left_out = _generated({name: found[name] for name in tables if name in found})
+        return connector_config(self._options, tables, self._heartbeat_seconds, avro=avro, left_out=left_out)
 
     def undeploy(self, *, publication: bool = True) -> list[str]:
         """Drop slot and publication; return what was there. Repeating it does nothing."""
@@ -322,7 +325,7 @@ class PostgresSource:
             self._batch_rows,
             self._heartbeat_seconds,
             fresh=resume is None,
-            left_out=[f"{name}.{column}" for name, table in found.items() for column in table.generated],
+            left_out=_generated(found),
         )
         start_at = _resume(resume) if resume else None
         engine = Engine(POSTGRES, config, self._topic_prefix, tables, start_at, sent=sent)
@@ -379,6 +382,10 @@ class PostgresSource:
                 if slot is None or (slot.confirmed or 0) >= self._acknowledged:
                     return
                 time.sleep(0.02)
+
+
+def _generated(found: Mapping[str, server.Found]) -> list[str]:
+    return [f"{name}.{column}" for name, table in found.items() for column in table.generated]
 
 
 def _checkpoint(origin: str, batch: Batch, start: int) -> Checkpoint:
