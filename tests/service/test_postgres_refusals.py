@@ -111,9 +111,9 @@ def test_an_identity_without_the_key_is_refused(database: Database) -> None:
 
 def test_an_identity_whose_index_is_gone_is_none(database: Database) -> None:
     database.run(
-        "CREATE TABLE a (id int NOT NULL, CONSTRAINT only UNIQUE (id))",
-        "ALTER TABLE a REPLICA IDENTITY USING INDEX only",
-        "ALTER TABLE a DROP CONSTRAINT only",
+        "CREATE TABLE a (id int NOT NULL, CONSTRAINT unique_id UNIQUE (id))",
+        "ALTER TABLE a REPLICA IDENTITY USING INDEX unique_id",
+        "ALTER TABLE a DROP CONSTRAINT unique_id",
     )
     assert refusal(database.source()).code == "no-replica-identity"
 

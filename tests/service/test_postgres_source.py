@@ -253,24 +253,25 @@ def test_a_partitioned_table_is_one_table(database: Database) -> None:
 
 
 def test_a_generated_column_is_in_no_event_as_changes_do_not_have_it(database: Database) -> None:
-    generated = '"G.x" int GENERATED ALWAYS AS (v * 2) STORED, "g.X" int DEFAULT 3'
+    generated = '"G.x" int GENERATED ALWAYS AS (v * 2) STORED'
     database.run(
         f"CREATE TABLE a (id int PRIMARY KEY, v int, {generated})",
         f"CREATE TABLE empty (id int PRIMARY KEY, v int, {generated})",
+        'CREATE TABLE "A" (id int PRIMARY KEY, "g.X" int)',
         "INSERT INTO a VALUES (1, 1)",
+        'INSERT INTO "A" VALUES (1, 3)',
     )
     source = database.source()
     first = database.read(source)
     database.run("UPDATE a SET v = 5")
     second = database.read(source, first[-1].checkpoint)
-    assert [event["after"] for event in events(first + second)] == [
-        {"id": 1, "v": 1, "g.X": 3},
-        {"id": 1, "v": 5, "g.X": 3},
-    ]
+    rows = [event["after"] for event in events(first + second)]
+    assert sorted(rows, key=str) == [{"id": 1, "g.X": 3}, {"id": 1, "v": 1}, {"id": 1, "v": 5}]
     told = [table for page in first + second for table in (*page.schemas.values(), *page.empty.values())]
+    plain, twin = ("id", "v"), ("id", "g.X")
     assert {(table.name, table.names()) for table in told} == {
-        (name, ("id", "v", "g.X")) for name in ("public.a", "public.empty")
-    }
+        ("public.a", plain), ("public.empty", plain), ("public.A", twin)
+    }  # fmt: skip
 
 
 def test_a_new_column_is_a_new_schema_with_its_default(database: Database) -> None:

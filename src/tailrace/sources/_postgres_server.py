@@ -34,7 +34,7 @@ _TOLD = ("_text", "_varchar", "_bpchar", "_json", "_jsonb", "_bytea", "_int4", "
 _UNTOLD = ("geometry", "geography", "vector", "halfvec", "sparsevec")
 
 # A key that is deferrable identifies no row: within a transaction two rows may have it, and PostgreSQL takes it for no
-# replica identity. Rows of a partitioned table have the identity of their partition, which need not be that of the table.
+# replica identity. Rows of a partitioned table have the identity of their partition, which need not be its own.
 _TABLES = """
 WITH leaf AS (
   SELECT c.oid AS root, l.oid, l.relreplident AS identity
