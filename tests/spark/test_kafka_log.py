@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace.control.deliveries import Deliveries
 from tailrace.core.errors import Halt, ResyncRequired, Retryable
 from tailrace.core.offsets import Offsets, covers
+from tailrace.envelopes import debezium_json
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.log._broker import Partition
@@ -25,6 +26,7 @@ from tailrace.log._routing import Routing
 from tailrace.runtime.fold import Fold
 from tailrace.runtime.report import Silent
 from tailrace.runtime.rules import Choice, Rules
+from tailrace.spark.frame import frame
 from tailrace.targets import webhook
 from tailrace.targets.memory import MemoryTarget
 from tests.receiver import receiving
@@ -452,6 +454,28 @@ def test_rows_of_an_incremental_snapshot_win_over_what_they_show_and_not_over_wh
     assert sorted((row["id"], row["name"]) for row in pipeline.rows(TABLE)) == [
         (1, "mended"), (2, "written before, committed after"), (3, "written beside, committed after")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "sequence", "place"),
+    [
+        ("false", '["40","20"]', f"2.{39:016x}.{20:016x}"),
+        ("false", '["15","20"]', f"2.{20:016x}"),
+        ("false", '[null,"20"]', f"2.{20:016x}"),
+        ("false", None, f"2.{20:016x}"),
+        ("false", "nothing known", f"2.{20:016x}"),
+        ("incremental", '["15","20"]', f"2.{14:016x}"),
+        ("incremental", None, f"2.{19:016x}"),
+        ("last", '["40","20"]', f"1.{39:016x}.{20:016x}"),
+    ],
+)
+def test_a_place_in_postgres_follows_the_commits(
+    snapshot: str, sequence: str | None, place: str, spark: SparkSession
+) -> None:
+    columns = "connector string, snapshot string, lsn bigint, sequence string, file string, pos bigint"
+    rows = frame(spark, [("postgresql", snapshot, 20, sequence, None, None, 7)], f"{columns}, offset bigint")
+    rows = rows.selectExpr("named_struct('source', struct(*)) AS m", "offset")
+    assert rows.select(debezium_json.position(1)).collect()[0][0] == f"0001.{place}"
 
 
 def test_maxwell(cluster: MemoryCluster, spark: SparkSession, tmp_path: Path) -> None:

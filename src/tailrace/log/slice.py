@@ -28,7 +28,7 @@ class Contents:
     aside: dict[str, Aside] = field(default_factory=dict)
     """By topic, the messages that change no table of the pipeline."""
     floors: dict[str, str] = field(default_factory=dict)
-    """By topic, the position of a truncate that came before any row did, and above some of these: it may be in no table."""
+    """By topic, the position of a truncate that came before any row did, above some of these: it may be in no table."""
 
 
 @dataclass(frozen=True, slots=True)
