@@ -427,6 +427,19 @@ def test_a_grown_table_gets_deletion_vectors(
     assert lake().mark(ITEMS.name) == Mark(LOG, 3, at(2))
 
 
+def test_a_table_of_which_a_batch_wrote_many_rows_again_gets_deletion_vectors(
+    lake: Opener, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = created(lake, spark)
+    monkeypatch.setattr(table, "COPIED_MANY", 1)
+    for count, (changes, chosen) in enumerate([([put(2, n) for n in range(2, 20)], False), ([drop(3, 2)], True)], 2):
+        target.apply(batch(spark, changes, count))
+        log = "".join(path.read_text() for path in (tmp_path / "items" / "_delta_log").glob("*.json"))
+        assert ('"deletionVector"' in log) is chosen
+    assert ids(spark, tmp_path) == [1, *range(3, 20)]
+    assert lake().mark(ITEMS.name) == Mark(LOG, 3, at(3))
+
+
 def test_a_compaction_behind_a_batch_does_not_pass_for_it(
     lake: Opener, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,11 @@ DELETION_VECTORS_FROM = 16 * 1024 * 1024
 """Size in bytes from which a table gets deletion vectors: below it, rewriting the files a batch touches is
 quicker than the extra work of marking rows in them. The figures are in docs/explanation/delta.md."""
 
+COPIED_MANY = 100_000
+"""A table of fewer bytes gets them too, once its last batch has written so many rows again that it did not change."""
+
+_DELETION_VECTORS = "delta.enableDeletionVectors"
+
 _SETTINGS = {
     # Spark's own choice counts nanoseconds: other readers take a time before 1677 or after 2262 for another one.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -244,7 +249,7 @@ class DeltaTable:
     def _merge(self, view: str, before: Snapshot, batch: Batch, measured: Measured, stamp: str) -> None:
         statement = self._statement(merge_source(view, measured), before, batch, measured)
         # A MERGE also goes through the rows of the files that it touches; of a large table that may be many.
-        suit(self._session, measured.rows if before.bytes() < DELETION_VECTORS_FROM else max(measured.rows, FEW + 1))
+        suit(self._session, max(measured.rows, FEW + 1) if _is_large(before) else measured.rows)
         conf = self._session.conf
         size = min(max(before.bytes() // _FILES, _SMALLEST_FILE), _LARGEST_FILE)
         conf.set("spark.databricks.delta.autoCompact.maxFileSize", str(size))
@@ -322,15 +327,23 @@ class DeltaTable:
             raise shape.unsupported(change.widen, self._owner.table) from error
 
     def _choose_deletion_vectors(self, log: DeltaLog, snapshot: Snapshot) -> Snapshot:
-        on = "delta.enableDeletionVectors"
-        if snapshot.properties().get(on) == "true" or snapshot.bytes() < DELETION_VECTORS_FROM:
+        if _is_large(snapshot):
+            return snapshot
+        copied = (commit.metrics.get("numTargetRowsCopied", 0) for commit in log.commits(snapshot.version))
+        if snapshot.bytes() < DELETION_VECTORS_FROM and next(copied, 0) < COPIED_MANY:
             return snapshot
         # Each batch then adds small files beside the marked ones, so Delta must join them from time to time.
-        shape.set_properties(self._session, self._place, {on: "true", "delta.autoOptimize.autoCompact": "true"})
+        chosen = {_DELETION_VECTORS: "true", "delta.autoOptimize.autoCompact": "true"}
+        shape.set_properties(self._session, self._place, chosen)
         return log.snapshot() or snapshot
 
     def _doing(self, what: str) -> AbstractContextManager[None]:
         return doing(what, self._owner.table)
+
+
+def _is_large(snapshot: Snapshot) -> bool:
+    """Say whether the table was found to be one of which a batch should touch as little as it can."""
+    return snapshot.properties().get(_DELETION_VECTORS) == "true"
 
 
 def _marked(flag: str, before: Snapshot) -> tuple[str, str]:
