@@ -46,7 +46,8 @@ def logged(folder: Path, documents: list[dict[str, Any]]) -> tuple[LandedLog, Ta
     for n, document in enumerate(documents):
         wire = json.loads(json.dumps(encode({**document, "_id": f"id{n:04d}"}, "encoded")))
         values.append({**wire, "_component": "in/ner", "_table": "t", "_ts": n + 1, "_deleted": False})
-    arrow, schemas = landed(rows_of(values, Selection(), delta=True), Shapes(), snapshot=False)
+    shapes = Shapes()
+    arrow, schemas = landed(rows_of(values, Selection(), shapes, delta=True), shapes, snapshot=False)
     log = LandedLog(folder, "log", 1, shape.convex("cdc"))
     log.recover(None)
     log.append(Page(arrow, None, Tailing("o", "1"), schemas))

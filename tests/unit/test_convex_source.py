@@ -20,6 +20,7 @@ from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, 
 from tailrace.core.page import Page
 from tailrace.runtime.pump import Source
 from tailrace.sources import _convex_inventory as inventory
+from tailrace.sources._convex_rows import Shapes
 from tailrace.sources._convex_rows import rows_of as received
 from tailrace.sources._convex_selection import Selection
 from tailrace.sources.convex import Pace, open_source
@@ -929,7 +930,7 @@ def test_the_key_is_in_no_text_of_the_source(server: Emulator) -> None:
 def test_a_document_of_a_snapshot_need_not_say_that_it_is_not_deleted(said: bool | None) -> None:
     """Names with an underscore are the server's to add, so one more is no reason to stop."""
     value = {"_id": "k1", "_table": "users", "_component": "", "_ts": 7, "_new": {"$map": []}, "n": 1.0}
-    found = received([value | ({} if said is None else {"_deleted": said})], Selection(), delta=False)
+    found = received([value | ({} if said is None else {"_deleted": said})], Selection(), Shapes(), delta=False)
     assert (found.deleted, found.texts) == ([False], ['{"_id":"k1","n":1.0}'])
 
 
@@ -937,7 +938,7 @@ def test_a_document_of_a_snapshot_need_not_say_that_it_is_not_deleted(said: bool
 def test_a_document_that_does_not_say_rightly_whether_it_is_deleted_is_refused(said: object, delta: bool) -> None:
     value = {"_id": "k1", "_table": "users", "_ts": 7} | ({} if said is None else {"_deleted": said})
     with pytest.raises(Halt, match="deleted"):
-        received([value], Selection(), delta=delta)
+        received([value], Selection(), Shapes(), delta=delta)
 
 
 def test_cursors_that_tell_nothing_make_no_table_another_one(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tailrace.core import convex
 from tailrace.core.convex import Kind
-from tailrace.core.convex_documents import Documents, encoded_text
+from tailrace.sources._convex_documents import Documents, encoded_text
 from tailrace.testing.convex.values import encode, object_schema
 
 INTEGERS = [0, 1, -1, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 1234567890123456789]
@@ -170,6 +170,64 @@ def test_documents_are_written_as_a_general_writer_would_and_typed_as_one_by_one
             assert table.read(document | {"_strange": {"$set": []}}) == text == encoded_text(own), f"seed {seed}"
             fields = convex.widened(fields, document)
         assert table.fields == fields, f"seed {seed}"
+
+
+def python_text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def test_numbers_are_spelled_as_python_spells_them_wherever_they_stand() -> None:
+    chance = random.Random(first := random.randrange(1 << 32))
+    numbers = [float(f"{digits}e{power}") for digits in ("1", "1.5", "9.999999999999999") for power in range(-330, 308)]
+    numbers += [chance.uniform(-2.0, 2.0) * 10.0 ** chance.randrange(-8, 20) for _ in range(2000)]
+    numbers += [1e-4, math.nextafter(1e-4, 0), 1e16, math.nextafter(1e16, 0), 2.0**53, -0.0, 0.0, 5e-324]
+    for number in [*numbers, *(-number for number in numbers)]:
+        value = {"a": number, "b": [number], "c": {"d": {"e": number}}}
+        text = python_text(value)
+        assert Documents().read(json.loads(json.dumps(value))) == encoded_text(value) == text, f"seed {first}"
+
+
+def test_texts_and_names_are_written_as_python_writes_them() -> None:
+    odd = [
+        *map(chr, range(0x100)),
+        "\u2028",
+        "\uffff",
+        "\ue000",
+        "\U0001f600",
+        "\U0010ffff",
+        "</script>",
+        "é☃",
+        "$x",
+        "a" * 300,
+    ]
+    value = {**{name: name for name in odd if not name.startswith("_")}, "inner": {name: [name] for name in odd}}
+    assert Documents().read(dict(reversed(value.items()))) == encoded_text(value) == python_text(value)
+
+
+def test_documents_that_never_look_alike_are_all_read() -> None:
+    table = Documents()
+    for n in range(500):
+        assert table.read({"_id": "k", f"f{n}": float(n), "_x": None}) == f'{{"_id":"k","f{n}":{n}.0}}'
+    assert table.read({"_id": "k", "f0": "text"}) == '{"_id":"k","f0":"text"}'
+    assert len(table.fields) == 501
+    assert table.fields["f0"] is Kind.TEXT
+
+
+def test_what_fields_hold_is_learned_from_documents_that_look_alike() -> None:
+    table = Documents({"a": Kind.BYTES, "gone": Kind.STRING})
+    payload = {"$integer": "AQAAAAAAAAA="}
+    for value in (payload, {"b": payload}, {"$bytes": ""}, {"$float": "AAAAAAAAAIA="}):
+        table.read({"_id": "k", "x": value, "a": {"$bytes": "AA=="}, "n": None})
+        table.read({"_id": "k", "y": payload})
+    expected = {
+        "_id": Kind.STRING,
+        "x": Kind.TEXT,
+        "y": Kind.INT64,
+        "a": Kind.BYTES,
+        "n": Kind.NULL,
+        "gone": Kind.STRING,
+    }
+    assert table.fields == expected
 
 
 DEEP: Any = 1.0

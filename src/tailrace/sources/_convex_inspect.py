@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tailrace.core import convex
 from tailrace.sources import _convex_inventory as inventory
 from tailrace.sources._convex_client import Client
-from tailrace.sources._convex_rows import broken, rows_of
+from tailrace.sources._convex_rows import Shapes, broken, rows_of
 from tailrace.sources._convex_selection import Selection
 
 _RECENT = 600 * 10**9
@@ -51,7 +51,7 @@ def _page(answer: object, selection: Selection, limit: int, place: str, *, delta
     values = answer.get("values") if isinstance(answer, Mapping) else None
     if not isinstance(answer, Mapping) or not isinstance(values, list):
         raise broken("a page has no values")
-    rows = rows_of(values, selection, delta=delta)
+    rows = rows_of(values, selection, Shapes(), delta=delta)
     return {
         # As text: these numbers are beyond what JSON readers keep exactly.
         place: str(answer.get(place)),

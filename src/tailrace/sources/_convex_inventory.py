@@ -19,6 +19,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping
+from itertools import compress
 
 from tailrace.core.convex import Fields, fields_of, fingerprint, table_name
 from tailrace.core.errors import ResyncRequired
@@ -178,11 +179,14 @@ def narrower(one: str, other: str) -> str:
 
 def without(seen: Mapping[str, str], rows: Rows) -> dict[str, str]:
     """Return `seen` after the changes `rows`: documents that were deleted are not looked for any more."""
+    deleted: dict[str, list[str]] = {}
+    for name, key in compress(zip(rows.names, rows.ids, strict=True), rows.deleted):
+        deleted.setdefault(name, []).append(key)
     found = dict(seen)
-    for name in {name for name in set(rows.names) if ":" in seen.get(name, "")}:
-        deleted = (key for key, of, gone in zip(rows.ids, rows.names, rows.deleted, strict=True) if gone and of == name)
-        left = _documents(found[name]).difference(map(_digest, deleted))
-        found[name] = f"{_place(found[name])}:{''.join(sorted(left))}"
+    for name, keys in deleted.items():
+        if ":" in seen.get(name, ""):
+            left = _documents(seen[name]).difference(map(_digest, keys))
+            found[name] = f"{_place(seen[name])}:{''.join(sorted(left))}"
     return found
 
 

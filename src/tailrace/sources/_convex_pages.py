@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tailrace.core.errors import Halt, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.sources._convex_client import RESYNC, Client
-from tailrace.sources._convex_rows import Rows, broken, rows_of
+from tailrace.sources._convex_rows import Rows, Shapes, broken, rows_of
 from tailrace.sources._convex_selection import Selection
 
 _ROW, _ANSWER = 4096, 64
@@ -40,6 +40,7 @@ class DeltaPage:
 def walk(
     client: Client,
     selection: Selection,
+    shapes: Shapes,
     closing: Callable[[], bool],
     snapshot: int | None = None,
     cursor: str | None = None,
@@ -54,7 +55,7 @@ def walk(
         following = _cursor(answer) if more else None
         if following is not None:
             client.ask("list_snapshot", {"snapshot": at, "cursor": following, "selection": selection.wire})
-        found = _rows(answer, selection, delta=False)
+        found = _rows(answer, selection, shapes, delta=False)
         if (snapshot is not None and at != snapshot) or max(found.stamps, default=0) > at:
             raise broken("a page is of another snapshot")
         if more and (following is None or following == cursor):
@@ -88,7 +89,13 @@ def gathered(answers: Iterator[SnapshotPage], most: int) -> Iterator[list[Snapsh
 
 
 def stretch(
-    client: Client, selection: Selection, after: int, goal: int | None, most: int, closing: Callable[[], bool]
+    client: Client,
+    selection: Selection,
+    shapes: Shapes,
+    after: int,
+    goal: int | None,
+    most: int,
+    closing: Callable[[], bool],
 ) -> tuple[DeltaPage, TailraceError | None]:
     """Return answers after the timestamp `after` as one page: about `most` rows, unless they end or `goal` is reached.
 
@@ -98,7 +105,7 @@ def stretch(
     found, size = DeltaPage(after, True, Rows()), 0
     while found.more and size < most and (goal is None or found.at < goal) and not closing():
         try:
-            one = deltas(client, selection, found.at, ahead=goal)
+            one = deltas(client, selection, shapes, found.at, ahead=goal)
         except TailraceError as error:
             return found, error
         size += weight(one.rows)
@@ -112,7 +119,7 @@ def weight(rows: Rows) -> int:
     return max(len(rows), sum(map(len, rows.texts)) // _ROW, _ANSWER)
 
 
-def deltas(client: Client, selection: Selection, after: int, ahead: int | None = 0) -> DeltaPage:
+def deltas(client: Client, selection: Selection, shapes: Shapes, after: int, ahead: int | None = 0) -> DeltaPage:
     """Return the next changes after the timestamp `after`, and have those that follow sent, up to `ahead`."""
     answer = _page(client.post("document_deltas", {"cursor": after, "selection": selection.wire}))
     failpoint("C02")
@@ -125,7 +132,7 @@ def deltas(client: Client, selection: Selection, after: int, ahead: int | None =
         )
     if more and (ahead is None or at < ahead):
         client.ask("document_deltas", {"cursor": at, "selection": selection.wire})
-    found = _rows(answer, selection, delta=True)
+    found = _rows(answer, selection, shapes, delta=True)
     stamps = found.stamps
     if stamps != sorted(stamps) or (stamps and not after < stamps[0] <= stamps[-1] <= at):
         raise broken("changes are not in the order of their timestamps")
@@ -146,11 +153,11 @@ def _page(answer: object) -> Mapping[str, object]:
     return answer
 
 
-def _rows(answer: Mapping[str, object], selection: Selection, *, delta: bool) -> Rows:
+def _rows(answer: Mapping[str, object], selection: Selection, shapes: Shapes, *, delta: bool) -> Rows:
     values = answer.get("values")
     if not isinstance(values, list):
         raise broken("a page has no values")
-    return rows_of(values, selection, delta=delta)
+    return rows_of(values, selection, shapes, delta=delta)
 
 
 def _flag(answer: Mapping[str, object], name: str) -> bool:

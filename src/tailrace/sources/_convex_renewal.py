@@ -41,7 +41,7 @@ def read_anew(
     schemas: dict[str, Table] = {}
     seen: dict[str, str] = {}
     page = None
-    for page in pages.walk(client, selection.narrowed(tables), closing):
+    for page in pages.walk(client, selection.narrowed(tables), shapes, closing):
         page.rows.stamps = [page.at] * len(page.rows)
         rows, named = landed(page.rows, shapes, snapshot=False)
         parts.append(rows)
@@ -61,14 +61,14 @@ def others(changed: pa.Table, tables: list[Pair], at: int) -> pa.Table:
 
 
 def changes_upto(
-    client: Client, selection: Selection, after: int, upto: int, closing: Callable[[], bool]
+    client: Client, selection: Selection, shapes: Shapes, after: int, upto: int, closing: Callable[[], bool]
 ) -> Iterator[DeltaPage]:
     """Yield every change after one timestamp up to another, which the deployment has passed; the last page ends there.
 
     Any timestamp is a place to go on from, also one within an answer.
     """
     while after < upto and not closing():
-        page = pages.deltas(client, selection, after)
+        page = pages.deltas(client, selection, shapes, after)
         if not page.more or page.at >= upto:
             page = DeltaPage(upto, page.more, page.rows.first(bisect_right(page.rows.stamps, upto)))
         yield page

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
 from tailrace.core import convex
 from tailrace.core.change import Op
-from tailrace.core.convex_documents import Documents
 from tailrace.core.errors import Halt
 from tailrace.core.table import Table
 from tailrace.envelopes.convex_rows import ARROW
+from tailrace.sources._convex_documents import Documents
 from tailrace.sources._convex_selection import Selection
 
 _UNSAID: Any = object()
@@ -37,8 +37,6 @@ class Rows:
     stamps: list[int] = field(default_factory=list)
     deleted: list[bool] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    fields: dict[str, convex.Fields] = field(default_factory=dict)
-    """By name, what the documents of each table hold; a delete tells nothing of that."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,12 +50,9 @@ class Rows:
         self.stamps += other.stamps
         self.deleted += other.deleted
         self.texts += other.texts
-        for name, fields in other.fields.items():
-            self.fields[name] = convex.all_fields([self.fields.get(name, {}), fields])
 
     def first(self, count: int) -> Rows:
-        """Return the first rows; what their fields hold may say more than they do."""
-        known = {name for name, gone in zip(self.names[:count], self.deleted, strict=False) if not gone}
+        """Return the first rows."""
         return Rows(
             self.components[:count],
             self.tables[:count],
@@ -66,7 +61,6 @@ class Rows:
             self.stamps[:count],
             self.deleted[:count],
             self.texts[:count],
-            {name: fields for name, fields in self.fields.items() if name in known},
         )
 
 
@@ -79,14 +73,17 @@ class _Table(NamedTuple):
     whole: bool
     """Every field was asked for."""
     documents: Documents
-    deletes: Documents
+    """Reads those that were not deleted: a delete tells nothing of what fields hold."""
 
 
-def rows_of(values: list[object], selection: Selection, *, delta: bool) -> Rows:
-    """Return the values of an answer as rows, and use them up; halt if one is none, or one that was not asked for."""
-    documents = [value for value in values if isinstance(value, dict)]
-    if len(documents) != len(values):
+def rows_of(values: list[object], selection: Selection, shapes: Shapes, *, delta: bool) -> Rows:
+    """Return the values of an answer as rows, and use them up; `shapes` learns from them.
+
+    Halt if one is none, or one that was not asked for.
+    """
+    if not {dict}.issuperset(map(type, values)):
         raise broken("a value is no document")
+    documents = cast(list[dict[str, Any]], values)
     found = Rows(
         components=[document.pop("_component", "") for document in documents],
         tables=[document.pop("_table", _UNSAID) for document in documents],
@@ -104,26 +101,24 @@ def rows_of(values: list[object], selection: Selection, *, delta: bool) -> Rows:
         raise broken("a document does not say whether it is deleted")
     if not delta and any(found.deleted):
         raise broken("a document of a snapshot is deleted")
-    tables = {
-        pair: _table(*pair, selection) for pair in dict.fromkeys(zip(found.components, found.tables, strict=True))
-    }
-    owners = [tables[pair] for pair in zip(found.components, found.tables, strict=True)]
+    pairs = list(zip(found.components, found.tables, strict=True))
+    tables = {pair: _table(*pair, selection, shapes) for pair in dict.fromkeys(pairs)}
+    owners = [tables[pair] for pair in pairs]
     found.names = [of.name for of in owners]
-    add = found.texts.append
+    deletes, add = Documents(), found.texts.append
     for of, document, deleted in zip(owners, documents, found.deleted, strict=True):
-        try:
-            add((of.deletes if deleted else of.documents).read(document))
-        except ValueError as error:
-            raise broken(f'a document of table "{of.name}" cannot be read: {error}') from error
         if not of.whole:
             _refuse_excess(of, document, selection)
-    found.fields = {of.name: of.documents.fields for of in tables.values() if of.documents.fields}
+        try:
+            add((deletes if deleted else of.documents).read(document))
+        except ValueError as error:
+            raise broken(f'a document of table "{of.name}" cannot be read: {error}') from error
     return found
 
 
-def _table(component: str, table: str, selection: Selection) -> _Table:
+def _table(component: str, table: str, selection: Selection, shapes: Shapes) -> _Table:
     name, whole = convex.table_name(component, table), selection.is_whole(component, table)
-    return _Table(component, table, name, whole, Documents(), Documents())
+    return _Table(component, table, name, whole, shapes.documents(name))
 
 
 def _refuse_excess(of: _Table, document: Mapping[str, object], selection: Selection) -> None:
@@ -149,30 +144,26 @@ class Shapes:
     """What the fields of each table were seen to hold; it only ever grows."""
 
     def __init__(self, schemas: Mapping[str, convex.Fields] | None = None) -> None:
-        self._fields = dict(schemas or {})
-        self._tables: dict[str, tuple[Table, str]] = {}
+        self._documents = {name: Documents(fields) for name, fields in (schemas or {}).items()}
+        self._known: dict[str, tuple[convex.Fields, Table, str]] = {}
+
+    def documents(self, name: str) -> Documents:
+        """Return what reads the documents of a table, and so learns what its fields hold."""
+        return self._documents.setdefault(name, Documents())
 
     def of(self, name: str) -> tuple[Table, str]:
         """Return the shape of a table and its fingerprint."""
-        if name not in self._tables:
-            shape = convex.table(name, self._fields.get(name, {}))
-            self._tables[name] = shape, shape.fingerprint()
-        return self._tables[name]
-
-    def see(self, name: str, fields: convex.Fields) -> None:
-        """Widen the shape of the table `name` to what was seen of it."""
-        have = self._fields.get(name, {})
-        wider = convex.all_fields([have, fields])
-        if wider != have:
-            self._fields[name] = wider
-            self._tables.pop(name, None)
+        fields = self.documents(name).fields
+        if name not in self._known or self._known[name][0] != fields:
+            shape = convex.table(name, fields)
+            self._known[name] = dict(fields), shape, shape.fingerprint()
+        return self._known[name][1:]
 
 
 def landed(rows: Rows, shapes: Shapes, *, snapshot: bool) -> tuple[pa.Table, dict[str, Table]]:
     """Return `rows` as rows of the log, and the shapes they name: those of the end of the page."""
-    for name, fields in rows.fields.items():
-        shapes.see(name, fields)
-    found = {name: shapes.of(name) for name in rows.fields}
+    held = dict.fromkeys(name for name, gone in zip(rows.names, rows.deleted, strict=True) if not gone)
+    found = {name: shapes.of(name) for name in held}
     prints = {name: print_ for name, (_, print_) in found.items()}
     upsert, delete = (Op.READ if snapshot else Op.UPDATE).value, Op.DELETE.value
     columns = {

@@ -219,7 +219,7 @@ class ConvexSource:
         before: Checkpoint | None = since
         first = self._begin(walk) if since is None else None
         begun = (int(since.snapshot), since.cursor) if since else (None, None)
-        answers = pages.walk(self._client, self._selection, self._closing.is_set, *begun)
+        answers = pages.walk(self._client, self._selection, walk.shapes, self._closing.is_set, *begun)
         for some in pages.gathered(answers, self._pace.page_rows):
             found = Rows()
             for one in some:
@@ -247,7 +247,7 @@ class ConvexSource:
         cursor, more, looked = int(since.at), True, False
         while not self._closing.is_set() and more and (goal is None or cursor < goal):
             found, failed = pages.stretch(
-                self._client, self._selection, cursor, goal, self._pace.page_rows, self._closing.is_set
+                self._client, self._selection, walk.shapes, cursor, goal, self._pace.page_rows, self._closing.is_set
             )
             rows, schemas = landed(found.rows, walk.shapes, snapshot=False)
             walk.seen = inventory.without(walk.seen, found.rows)
@@ -281,7 +281,7 @@ class ConvexSource:
         if renewal is None:
             return
         rows, schemas = [renewal.rows], dict(renewal.schemas)
-        for found in changes_upto(self._client, self._selection, int(since.at), renewal.at, closing):
+        for found in changes_upto(self._client, self._selection, walk.shapes, int(since.at), renewal.at, closing):
             changed, named = landed(found.rows, walk.shapes, snapshot=False)
             walk.seen = inventory.without(walk.seen, found.rows)
             if found.at == renewal.at:
