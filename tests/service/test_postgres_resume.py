@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,12 +74,54 @@ def workload(database: Database, seed: int) -> None:
             connection.rollback() if chance.random() < 0.15 else connection.commit()
 
 
+def overlapping(database: Database, seed: int) -> None:
+    """Change rows in three transactions at a time, none of which waits for another, so that LSNs and commits differ."""
+    chance = random.Random(seed)
+    opened = [database.connect(autocommit=False) for _ in range(3)]
+    for step in range(50):
+        turn = chance.randrange(3)
+        key, kind = 100 * turn + chance.randint(1, 3), chance.random()
+        if kind < 0.25:
+            opened[turn].rollback() if chance.random() < 0.2 else opened[turn].commit()
+        elif kind < 0.35:
+            # It comes at its own place, between two transactions, and ends none.
+            database.run("SELECT pg_logical_emit_message(false, 'another', 'message')")
+        elif kind < 0.45:
+            opened[turn].execute("SAVEPOINT here")
+            opened[turn].execute(f"INSERT INTO b VALUES ({10 * step})")
+            opened[turn].execute("ROLLBACK TO here")
+        else:
+            statements = [
+                f"INSERT INTO a VALUES ({key}, {step}) ON CONFLICT (id) DO UPDATE SET v = excluded.v",
+                f"UPDATE a SET v = v + 1 WHERE id BETWEEN {100 * turn} AND {key}",
+                f"DELETE FROM a WHERE id = {key}",
+                f"UPDATE a SET id = {1000 + step} WHERE id = {key}",
+                f"INSERT INTO b SELECT generate_series({10 * step}, {10 * step + 3})",
+            ]
+            opened[turn].execute(chance.choice(statements))
+    for connection in opened:
+        connection.commit()
+        connection.close()
+
+
+def place(event: dict[str, Any]) -> str:
+    """Return the place of a change as text, as the envelope does."""
+    source = event["source"]
+    return ".".join(f"{source[name]:016x}" for name in ("behind", "lsn") if name in source)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_restart_at_every_page_gives_the_events_of_an_uninterrupted_read(database: Database, seed: int) -> None:
+@pytest.mark.parametrize("work", [workload, overlapping])
+def test_a_restart_at_every_page_gives_the_events_of_an_uninterrupted_read(
+    database: Database, work: Callable[[Database, int], None], seed: int
+) -> None:
     database.run("CREATE TABLE a (id int PRIMARY KEY, v float8)", "CREATE TABLE b (id int PRIMARY KEY)")
     start = database.read(database.source())[-1].checkpoint
-    workload(database, seed)
+    work(database, seed)
     whole = [{**event, "ts_ms": 0} for event in events(database.read(database.source(), start, acknowledge=False))]
+    places = [place(event) for event in whole]
+    assert places == sorted(places)
+    assert any("." in each for each in places) == (work is overlapping)
     pieces: list[dict[str, Any]] = []
     since = start
     while len(pieces) < len(whole):

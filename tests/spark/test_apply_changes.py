@@ -457,6 +457,25 @@ def test_an_event_older_than_a_forgotten_delete_comes_back(
             "struct<a:binary,b:struct<c:date>>",
             [(None, None), (b"", None), (b"", (None,)), (b"\0", None), (b"\1", None)],
         ),
+        ("array<int>", [None, [], [None], [None, 1], [-1], [1], [1, None], [1, 1], [1, 2], [2], [10]]),
+        (
+            "struct<a:array<string>,b:int>",
+            [
+                (None, 9),
+                ([], 1),
+                ([None], 1),
+                ([""], 1),
+                (["", ""], 1),
+                (["a"], 1),
+                (["a"], 2),
+                (["aa"], 0),
+                (["b"], 0),
+            ],
+        ),
+        (
+            "array<struct<a:date,b:double>>",
+            [[(None, 1.0)], [(datetime.date(1969, 1, 1), None)], [(datetime.date(1969, 1, 1), float("nan"))]],
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -476,8 +495,9 @@ def test_a_sequence_as_text_has_the_order_of_the_sequence(spark: SparkSession, k
         ("string", "10", "9"),
         ("date", datetime.date(1969, 12, 31), datetime.date(1970, 1, 2)),
         ("decimal(38,2)", Decimal("-1.50"), Decimal("-1.49")),
+        ("array<int>", [1], [1, None]),
     ],
-    ids=["NaN", "text", "date", "decimal"],
+    ids=["NaN", "text", "date", "decimal", "array"],
 )
 def test_a_sequence_of_any_type_orders_what_comes_late(
     spark: SparkSession, target: str, scd_type: int, kind: str, low: Any, high: Any

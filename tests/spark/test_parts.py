@@ -28,6 +28,12 @@ def test_every_row_comes_once_whether_it_waited_in_memory_or_in_a_file(
     assert table.sort_by("id").equals(rows.toArrow())
 
 
+def test_a_struct_may_be_null_though_its_fields_never_are(spark: SparkSession) -> None:
+    inner = F.struct(F.lit(1).alias("a"))
+    rows = spark.range(1).select(F.when(F.lit(False), F.struct(inner.alias("s"))).alias("v"), F.array(inner).alias("w"))
+    assert pa.Table.from_batches(parts(rows)).to_pylist() == [{"v": None, "w": [{"a": 1}]}]
+
+
 def test_what_goes_wrong_in_spark_is_told(spark: SparkSession) -> None:
     rows = spark.range(0, 50_000, numPartitions=5).select(
         F.when(F.col("id") < 40_000, F.col("id")).otherwise(F.raise_error(F.lit("broken")).cast("bigint"))

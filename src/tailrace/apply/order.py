@@ -3,7 +3,8 @@
 The text stands in `_cdc_position`, so that one comparison serves every source, every target and every
 type of sequence. Whole numbers are shifted to be positive and written with all their digits; a field of
 a struct is told from NULL by its first letter and ends in a mark that sorts below every character. That
-mark is not the character 0, which PostgreSQL has no room for in a text.
+mark is not the character 0, which PostgreSQL has no room for in a text. An array says before each element,
+which is written like a field, that it goes on, and at its end that it does not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -40,13 +42,16 @@ def sortable(value: Expression, kind: DataType) -> Expression:
         return value
     if isinstance(kind, StructType):
         return F.when(value.isNotNull(), F.concat(*(_field(value[field.name], field.dataType) for field in kind)))
+    if isinstance(kind, ArrayType):
+        parts = F.transform(value, lambda element: F.concat(F.lit("1"), _field(element, kind.elementType)))
+        return F.concat(F.array_join(parts, ""), F.lit("0"))
     for kinds, text in _TEXTS:
         if isinstance(kind, kinds):
             return text(value, kind)
     raise Misconfigured(
         "sequence-type",
         f"sequence_by has the type {kind.simpleString()}, which has no order",
-        "Use a number, text, a date, a timestamp or a struct of those.",
+        "Use a number, text, a date, a timestamp, or a struct or an array of those.",
     )
 
 

@@ -39,4 +39,6 @@ def numbered(of: DataType) -> DataType:
     """Return the type that values of the type `of` can be cast to whose fields are called by their numbers."""
     if isinstance(of, StructType):
         return StructType([StructField(f"f{n}", numbered(field.dataType)) for n, field in enumerate(of)])
+    if isinstance(of, ArrayType):
+        return ArrayType(numbered(of.elementType), of.containsNull)
     return of

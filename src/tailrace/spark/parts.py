@@ -22,6 +22,7 @@ from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.serializers import ArrowCollectSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 from pyspark.util import local_connect_and_auth
 
 from tailrace.core.errors import Retryable
@@ -35,7 +36,9 @@ def parts(rows: DataFrame) -> Generator[pa.RecordBatch]:
 
     Whoever goes no further closes the generator. Spark then gives up with its next part, and nobody waits for that.
     """
-    schema = to_arrow_schema(rows.schema)
+    # Inside a struct that is NULL nothing has a value, also what never is NULL where there is one.
+    either = zip(rows.schema, rows.schema.toNullable(), strict=True)
+    schema = to_arrow_schema(StructType([StructField(own.name, free.dataType, own.nullable) for own, free in either]))
     frame: Any = rows
     port, secret, served = frame._jdf.collectAsArrowToPython()
     stream, link = local_connect_and_auth(port, secret)
