@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -17,7 +16,6 @@ from tailrace.log.slice import Slice
 class FileSlice(Slice):
     """A slice whose rows were opened and are kept under a name."""
 
-    kept: ClassVar[bool] = True
     drop: Callable[[], None] = lambda: None
     files: tuple[tuple[Entry, Outcome], ...] = ()
     """The files whose rows it has."""
