@@ -94,7 +94,7 @@ class Flow:
     kept: bool = False
     """The changes are materialised already: reading them again does not read their source."""
     met: DataFrame | None = None
-    """The keys that changes speak of, with their positions, where that takes less than to make the changes."""
+    """The keys that changes speak of, with their positions, where asking for them takes less than to keep the changes."""
     alone: bool = False
     """The target must not have changed since `before` was read: no slice is repeated, so another has written."""
     ties: bool = False
@@ -124,8 +124,8 @@ class Flow:
         if once:
             # They are read here and nowhere else, so what is rejected must come through with the rest.
             changes = engine.with_aside(observed.where(kept | _rejected()))
-        elif self._looks() and self.kept and not self._judges():
-            changes = self._counting(changes, *self._late_keys(events))
+        elif self.met is not None and self._looks() and not self._judges():
+            changes = self._counting(changes, *self._late_keys(self.met))
         elif self._looks():
             # What the target has near these keys can be asked for only when they were gone through.
             events = observed.localCheckpoint()
@@ -295,11 +295,10 @@ class Flow:
         rows = engine.reconcile(changes, self.shape, self.order, partial=partial)
         return engine.soften_truncated(rows, self.shape, self.soft, floor) if self.soft and floor else rows
 
-    def _late_keys(self, events: DataFrame) -> tuple[DataFrame, int, Ranges]:
+    def _late_keys(self, met: DataFrame) -> tuple[DataFrame, int, Ranges]:
         """Return the keys of changes that may be late, how many they are, and between which they lie."""
         told, aggregates = Observation(), [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))]
-        met = (events if self.met is None else self.met).where(self._late())
-        keys = met.select(*map(column, self.shape.keys))
+        keys = met.where(self._late()).select(*map(column, self.shape.keys))
         keys = keys.observe(told, F.count(F.lit(1)).alias("late"), *aggregates).localCheckpoint()
         return keys, told.get["late"], self._ranges(told)
 

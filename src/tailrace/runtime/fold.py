@@ -192,7 +192,7 @@ class Fold:
             anew=life or self._floor(piece, topic),
             included=old,
             kept=piece.kept,
-            met=None if moves is None else keys_met(opened, shape),
+            met=(opened if moves is None else keys_met(opened, shape)) if piece.kept else None,
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
             tracking=Tracking(tracked, StringType()) if self._rules.mode == "scd2" else None,
