@@ -94,7 +94,7 @@ class Flow:
     kept: bool = False
     """The changes are materialised already: reading them again does not read their source."""
     met: DataFrame | None = None
-    """The keys that changes speak of, with their positions, where asking for them takes less than to keep the changes."""
+    """The keys that changes speak of, with their positions, where asking for these is less than keeping those."""
     alone: bool = False
     """The target must not have changed since `before` was read: no slice is repeated, so another has written."""
     ties: bool = False
