@@ -64,6 +64,20 @@ def test_an_update_that_changes_the_key_leaves_no_row_behind(
     assert (total(again, "read"), total(again, "superseded")) == (2, 2)
 
 
+def test_a_late_change_of_key_takes_no_row_that_came_after_it(
+    cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    put(cluster, {"id": 1}, "c", 10, None, {"id": 1, "name": "a"})
+    put(cluster, {"id": 1}, "c", 20, None, {"id": 1, "name": "anew"})
+    pipeline = Pipeline(spark, tmp_path, cluster, [TOPIC], [TABLE], keys={TABLE: ("id",)})
+    pipeline.drain()
+    put(cluster, {"id": 9}, "u", 15, {"id": 1, "name": "a"}, {"id": 9, "name": "moved"})
+    put(cluster, {"id": 7}, "c", 30, None, {"id": 7, "name": "news"})
+    counts = pipeline.drain()
+    assert [(row["id"], row["name"]) for row in pipeline.rows(TABLE)] == [(1, "anew"), (7, "news"), (9, "moved")]
+    assert (total(counts, "read"), total(counts, "applied"), total(counts, "superseded")) == (3, 2, 1)
+
+
 def test_the_key_that_the_sink_names_may_change_as_well(
     cluster: MemoryCluster, spark: SparkSession, tmp_path: Path
 ) -> None:

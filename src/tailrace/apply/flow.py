@@ -93,6 +93,8 @@ class Flow:
     """Says of a change whether the table includes it already."""
     kept: bool = False
     """The changes are materialised already: reading them again does not read their source."""
+    met: DataFrame | None = None
+    """The keys that changes speak of, with their positions, where asking for these is less than keeping those."""
     alone: bool = False
     """The target must not have changed since `before` was read: no slice is repeated, so another has written."""
     ties: bool = False
@@ -122,10 +124,16 @@ class Flow:
         if once:
             # They are read here and nowhere else, so what is rejected must come through with the rest.
             changes = engine.with_aside(observed.where(kept | _rejected()))
+        elif self.met is not None and self._looks() and not self._judges():
+            changes = self._counting(changes, *self._late_keys(self.met))
         elif self._looks():
             # What the target has near these keys can be asked for only when they were gone through.
             events = observed.localCheckpoint()
-            changes, judged = self._counting(events.where(kept), seen, floor)
+            near = self._ranges(seen)
+            changes = self._counting(events.where(kept), events.where(self._late()), seen.get["late"], near)
+            if self._judges():
+                judged = self._judged(changes, near, floor)
+                changes = judged.where(column(PROBLEM).isNull())
         chosen = changes.where(~_rejected())
         changes = changes.observe(taken, F.count_if(~_rejected()).alias("taken"))
         rows = self._rows(changes, floor).localCheckpoint()
@@ -244,7 +252,7 @@ class Flow:
 
     def _looks(self) -> bool:
         """Say whether current rows of the target decide which changes count."""
-        return self.mode == "scd1" and ((not self.ordered and self.exists) or (self.partial and bool(self.required)))
+        return self.mode == "scd1" and ((not self.ordered and self.exists) or self._judges())
 
     def _observed(self, events: DataFrame, floor: str, seen: Observation) -> tuple[DataFrame, Expression]:
         """Return `events` to be counted as they are gone through, and which of them may change a row."""
@@ -287,24 +295,28 @@ class Flow:
         rows = engine.reconcile(changes, self.shape, self.order, partial=partial)
         return engine.soften_truncated(rows, self.shape, self.soft, floor) if self.soft and floor else rows
 
-    def _counting(self, changes: DataFrame, seen: Observation, floor: str) -> tuple[DataFrame, DataFrame | None]:
-        """Return the changes that count beside what the target has, and those that were judged by it."""
-        near = self._ranges(seen)
-        if not self.ordered and self.exists and (late := seen.get["late"]):
-            known = self.target.known(self.shape.name, near)
-            few = late <= FEW
-            asked, keys = changes.where(self._late()), self.shape.keys
-            known = engine.of_these(known, asked, keys) if few else known
-            if self.ties:
-                rows = _fitted(self.target.current(self.shape.name, near), self.fitted.table)
-                rows = engine.of_these(rows, asked, keys) if few else rows
-                changes = engine.newer_or_tied(changes, known, rows, self.shape, self.order, self.soft)
-            else:
-                changes = engine.newer(changes, known, keys)
-        if not (self.partial and self.required):
-            return changes, None
-        judged = self._judged(changes, near, floor)
-        return judged.where(column(PROBLEM).isNull()), judged
+    def _late_keys(self, met: DataFrame) -> tuple[DataFrame, int, Ranges]:
+        """Return the keys of changes that may be late, how many they are, and between which they lie."""
+        told, aggregates = Observation(), [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))]
+        keys = met.where(self._late()).select(*map(column, self.shape.keys))
+        keys = keys.observe(told, F.count(F.lit(1)).alias("late"), *aggregates).localCheckpoint()
+        return keys, told.get["late"], self._ranges(told)
+
+    def _counting(self, changes: DataFrame, asked: DataFrame, late: int, near: Ranges) -> DataFrame:
+        """Return the changes that count beside what the target has of the keys that are `asked`: those of late ones."""
+        if self.ordered or not self.exists or not late:
+            return changes
+        known, keys, few = self.target.known(self.shape.name, near), self.shape.keys, late <= FEW
+        known = engine.of_these(known, asked, keys) if few else known
+        if self.ties:
+            rows = _fitted(self.target.current(self.shape.name, near), self.fitted.table)
+            rows = engine.of_these(rows, asked, keys) if few else rows
+            return engine.newer_or_tied(changes, known, rows, self.shape, self.order, self.soft)
+        return engine.newer(changes, F.broadcast(known) if few else known, keys)
+
+    def _judges(self) -> bool:
+        """Say whether changes leave out what only a row of the target can have."""
+        return self.partial and bool(self.required)
 
     def _judged(self, changes: DataFrame, near: Ranges, floor: str) -> DataFrame:
         """Say which changes leave out what they must not, materialised."""

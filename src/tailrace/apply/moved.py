@@ -71,6 +71,13 @@ def split(events: DataFrame, table: Table, seen: Observation) -> DataFrame:
     return rows.select(*(changed.get(name, column(name)).alias(name) for name in events.columns))
 
 
+def keys_met(events: DataFrame, table: Table) -> DataFrame:
+    """Return the keys that `events` speak of, as they are and as they were, each with the position of its event."""
+    old = (column(OLD_KEY)[key].alias(key) for key in table.keys)
+    before = events.where(column(OLD_KEY).isNotNull()).select(POSITION, *old)
+    return events.select(POSITION, *map(column, table.keys)).unionByName(before)
+
+
 def _place() -> Expression:
     """Return what tells one event of a table from another."""
     return F.struct(column(TOPIC), column(PARTITION), column(OFFSET))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from tailrace.log.slice import Slice
 class KafkaSlice(Slice):
     """A slice whose messages were peeked into and are kept under a name."""
 
+    kept: ClassVar[bool] = True
     view: str = ""
     ranges: Mapping[Partition, tuple[int, int]] = field(default_factory=dict)
     raw: Callable[[SparkSession, Mapping[Partition, tuple[int, int]]], DataFrame] | None = None

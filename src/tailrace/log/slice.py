@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -53,6 +54,8 @@ class Slice:
     upto: int
     contents: Contents
     read: Callable[[SparkSession], DataFrame]
+    kept: ClassVar[bool] = False
+    """Reading it again does not go through what it was read from."""
 
     def topics(self) -> list[str]:
         """Return the topics that have rows here, in a fixed order."""

@@ -20,7 +20,7 @@ from tailrace.apply import engine
 from tailrace.apply.engine import OFFSET, PARTITION, PROBLEM, TOPIC, column
 from tailrace.apply.flow import Flow, Tally
 from tailrace.apply.history import Tracking
-from tailrace.apply.moved import carry_over, split
+from tailrace.apply.moved import carry_over, keys_met, split
 from tailrace.apply.target import Applied, Mark, Sending, Target
 from tailrace.control.rejects import Aside, Rejected
 from tailrace.core import offsets
@@ -165,7 +165,7 @@ class Fold:
         partial = piece.has(topic, landed_rows.PARTIAL) and self._rules.mode != "append"
         life = self._anew(mark) if have is not None else ""
         old = F.lit(False) if again else included(piece, mark)
-        events = self._open(spark, piece, topic, schemas, shape)
+        events = opened = self._open(spark, piece, topic, schemas, shape)
         moves = Observation() if self._may_move(piece, topic, schemas, shape) else None
         if moves is not None:
             events = split(events, shape, moves)
@@ -191,6 +191,8 @@ class Fold:
             truncates=piece.has(topic, landed_rows.TRUNCATE),
             anew=life or self._floor(piece, topic),
             included=old,
+            kept=piece.kept,
+            met=(opened if moves is None else keys_met(opened, shape)) if piece.kept else None,
             soft=self._rules.soft,
             deleted_at=F.coalesce(column("_cdc_changed_at"), F.current_timestamp()),
             tracking=Tracking(tracked, StringType()) if self._rules.mode == "scd2" else None,
