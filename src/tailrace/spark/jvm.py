@@ -107,9 +107,9 @@ def _version(path: str) -> str:
     bare = {name: value for name, value in os.environ.items() if name not in _OPTIONS_FROM_OUTSIDE}
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=True, env=bare)
-        return done.stderr
     except (OSError, subprocess.SubprocessError):
         return ""
+    return done.stderr
 
 
 def class_path(jars: Sequence[Path]) -> list[Path]:
