@@ -134,6 +134,7 @@ java-is-ready:
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv/spark.stamp: .venv/python.stamp src/tailrace/spark/jars.lock
+.venv/spark.stamp: .venv/python.stamp src/tailrace/spark/jars.lock src/tailrace/demo/rehearse.py
 	$(BIN)/python -m tailrace.spark.prepare
+	$(BIN)/python -m tailrace.demo.rehearse
 	@touch $@

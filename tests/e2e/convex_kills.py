@@ -21,6 +21,7 @@ from tailrace.testing.convex import Deployment, Emulator, Workload
 from tailrace.testing.convex.exports import Limits
 from tests.convex import staged, there
 from tests.e2e.command import PLATFORM
+from tests.sessions import QUICK
 
 PIPELINE = """
 pipeline_id: kill
@@ -47,7 +48,7 @@ def cdc(folder: Path, key: str, *words: str, kill: str = "") -> None:
     armed = {"TAILRACE_TEST_MODE": "1", "TAILRACE_FAILPOINTS": f"{name}=kill:{hit or 1}"} if kill else {}
     done = subprocess.run(
         [sys.executable, "-m", "tailrace.cli.main", *words, "--platform-config", "platform.yaml"],
-        cwd=folder, env={**os.environ, "CONVEX_KEY": key, **armed}, text=True, capture_output=True, timeout=600, check=False,
+        cwd=folder, env={**os.environ, **QUICK, "CONVEX_KEY": key, **armed}, text=True, capture_output=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == (-signal.SIGKILL if kill else 0), f"{words} {kill}: {done.stderr[-2000:]}"
 

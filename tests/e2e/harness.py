@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
-from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
+from tests.clients import in_files
 from tests.sessions import COMMAND, QUICK
 
 SINKS = """
@@ -146,21 +146,21 @@ class Shop:
         report: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
         return report
 
-    def differences(self, spark: SparkSession) -> list[str]:
+    def differences(self) -> list[str]:
         """Compare every table with the source, and the event log with itself; return what differs."""
         found = []
+        lake, events = (in_files("delta", self.folder / name) for name in ("lake", "events"))
         for table, columns in {"items": "id,name,price,step,bio", "parts": "item,no,qty", "scratch": "id,v"}.items():
+            names = columns.split(",")
             with self.connect() as connection:
                 source = Counter(
                     connection.execute(sql.SQL("select {} from {}").format(sql.SQL(columns), sql.Identifier(table)))
                 )
-            rows = spark.read.format("delta").load(str(self.folder / "lake" / table)).select(*columns.split(","))
-            target = Counter(tuple(row) for row in rows.toLocalIterator())
+            target = Counter(tuple(row[name] for name in names) for row in lake.read(table))
             found += [f"{table}: lost {row[:2]}" for row in (source - target)]
             found += [f"{table}: left over {row[:2]}" for row in (target - source)]
-            events = spark.read.format("delta").load(str(self.folder / "events" / table))
-            doubled = events.groupBy(
-                "_cdc_op", "_cdc_position", *columns.split(",")[: 2 if table == "parts" else 1]
-            ).count()
-            found += [f"{table}: doubled event {tuple(row)}" for row in doubled.where("count > 1").toLocalIterator()]
+            told = ("_cdc_op", "_cdc_position", *names[: 2 if table == "parts" else 1])
+            every = Counter(tuple(row[name] for name in told) for row in events.read(table))
+            found += [] if every else [f"{table}: no events"]
+            found += [f"{table}: doubled event {event}" for event, times in every.items() if times > 1]
         return found

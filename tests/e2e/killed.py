@@ -13,7 +13,7 @@ import sys
 import tailrace
 from tailrace.core import failpoint
 from tailrace.spark.frame import frame
-from tests.sessions import SHORT
+from tests.sessions import SHORT, SMALL
 
 BATCHES = 6
 SCHEMA = "id bigint, value string, seq bigint, op string"
@@ -43,7 +43,7 @@ def expected() -> dict[int, str | None]:
 def main(path: str) -> None:
     """Apply every batch."""
     failpoint.arm(os.environ)
-    spark = tailrace.session(**{"spark.master": "local[2]", "spark.driver.extraJavaOptions": SHORT})
+    spark = tailrace.session(**SMALL | {"spark.driver.extraJavaOptions": SHORT})
     for n in range(1, BATCHES + 1):
         tailrace.apply_changes(
             frame(spark, changes(n), SCHEMA),

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tailrace.demo.postgres import EmbeddedPostgres
 from tests.e2e.harness import Shop
@@ -31,9 +30,7 @@ DRAIN = [
 
 
 @pytest.mark.timeout(1500)
-def test_every_failpoint_kills_and_the_next_run_mends(
-    tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkSession
-) -> None:
+def test_every_failpoint_kills_and_the_next_run_mends(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
     shop = Shop(tmp_path, postgres, seed=7)
     shop.change()
     for armed in [*SNAPSHOT, *PUMP, *DRAIN]:
@@ -41,16 +38,16 @@ def test_every_failpoint_kills_and_the_next_run_mends(
         assert killed.returncode == -signal.SIGKILL, f"{armed}: {killed.returncode} {killed.stderr[-2000:]}"
         shop.change()
     shop.finish()
-    assert shop.differences(spark) == []
+    assert shop.differences() == []
     again = shop.finish()
     assert all(table["applied"] == 0 for target in again["targets"] for table in target["tables"])  # type: ignore[index, union-attr]
     shop.change()
     shop.finish("--resync")
-    assert shop.differences(spark) == []
+    assert shop.differences() == []
 
 
 @pytest.mark.timeout(1500)
-def test_random_kills_under_load(tmp_path: Path, postgres: EmbeddedPostgres, spark: SparkSession) -> None:
+def test_random_kills_under_load(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -76,4 +73,4 @@ def test_random_kills_under_load(tmp_path: Path, postgres: EmbeddedPostgres, spa
         over.set()
         loading.join()
     shop.finish()
-    assert shop.differences(spark) == [], f"seed {seed}"
+    assert shop.differences() == [], f"seed {seed}"

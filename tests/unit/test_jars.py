@@ -98,6 +98,20 @@ def test_a_class_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest
     assert len(paths) == 2
 
 
+def test_options_from_the_environment_do_not_change_which_class_archive_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = set()
+    real = Path(jvm.java().path).resolve()
+    for number, options in enumerate(["", "-XX:TieredStopAtLevel=1"]):
+        (tmp_path / f"{number}" / "bin").mkdir(parents=True)
+        (tmp_path / f"{number}" / "bin" / "java").symlink_to(real)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / f"{number}"))
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", options)
+        paths.add(archive.path([]))
+    assert len(paths) == 1
+
+
 @pytest.mark.parametrize(
     ("mirror_of", "used"),
     [("central", True), ("*", True), ("external:*,!other", True), ("*,!central", False), ("other", False)],

@@ -32,6 +32,7 @@ from tailrace.core.errors import NotReady
 from tailrace.spark.classes import remember_names
 
 OLDEST_JAVA = 17
+_OPTIONS_FROM_OUTSIDE = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 SPARK_HOME = Path(pyspark.__file__).parent
 START_SECONDS = 120.0
 
@@ -102,10 +103,13 @@ def _java(home: str, path: str) -> Java:
 
 
 def _version(path: str) -> str:
+    # With options in the environment Java says so, and they change what it says of itself.
+    bare = {name: value for name, value in os.environ.items() if name not in _OPTIONS_FROM_OUTSIDE}
     try:
-        return subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=True, env=bare)
     except (OSError, subprocess.SubprocessError):
         return ""
+    return done.stderr
 
 
 def class_path(jars: Sequence[Path]) -> list[Path]:

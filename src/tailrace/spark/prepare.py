@@ -1,12 +1,12 @@
 """What `make install` does for Spark, so that no later start has to: fetch the jars, train the class archive.
 
-Run again, it finds both and does nothing. An archive is written whole and renamed into place.
+Run again, it finds both and does nothing.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 from tailrace.core.errors import TailraceError
@@ -14,30 +14,20 @@ from tailrace.spark import archive, jvm, local_files
 from tailrace.spark.jars import Report, ensure, locked, say
 from tailrace.spark.start import session
 
-KEEP = 3
-"""How many archives stay in the cache, one per environment; each is some 200 MB."""
-
 
 def train(jars: list[Path], report: Report) -> None:
     """Make the class archive for `jars` from a session that does what a drain does, unless it is there."""
-    path = archive.path(jars)
-    if path.exists():
-        return
-    report("preparing Spark for faster starts, once: about a minute")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".train-", dir=path.parent) as folder:
-        draft = Path(folder) / path.name
-        _rehearse(draft, Path(folder))
-        draft.replace(path)
-    for old in sorted(path.parent.glob("*.jsa"), key=lambda file: file.stat().st_mtime)[:-KEEP]:
-        old.unlink(missing_ok=True)
+    place = archive.path(jvm.class_path(jars))
+    if not place.exists():
+        report("preparing Spark for faster starts, once: about a minute")
+        archive.make(place, _rehearse)
 
 
 def _rehearse(draft: Path, folder: Path) -> None:
     spark = session(
         **{
             "spark.master": "local[2]",
-            "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft} -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": shlex.join(archive.training(draft)),
         }
     )
     log, table = f"{folder}/log", f"{folder}/table"

@@ -96,7 +96,8 @@ def _with_jvm(settings: dict[str, str], jars: str, also: Sequence[str]) -> dict[
     options = shlex.split(settings.get("spark.driver.extraJavaOptions", ""))
     first = [local_files.jar(), *ours]
     # An archive also serves a class path that goes on behind its own.
-    gateway = jvm.start([*first, *more], [f"-Xmx{settings['spark.driver.memory']}", *archive.options(first), *options])
+    archived = archive.options(jvm.class_path(first))
+    gateway = jvm.start([*first, *more], [f"-Xmx{settings['spark.driver.memory']}", *archived, *options])
     SparkContext._ensure_initialized(gateway=gateway)
     # Registered after the JVM's own end, so it runs before that.
     atexit.register(_hush)

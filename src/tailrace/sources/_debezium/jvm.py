@@ -1,24 +1,25 @@
 """The JVM that engines run in: started once, with a set of classes for each kind of database.
 
 A family is a connector with the engine it was made for. Families do not share classes: the connector for MariaDB is of
-another release of Debezium than the one for PostgreSQL. Our own classes are compiled once for each family.
+another release of Debezium than the one for PostgreSQL. Our own classes are compiled once for each family, then kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tailrace.core.errors import NotReady
-from tailrace.spark import jars
+from tailrace.spark import archive, compiled, jars
 
 # Left out of the class path: other databases' connectors, whose services would be looked through at each start,
 # and a logger too old for this slf4j.
@@ -32,10 +33,15 @@ _JVM = (
     "-Xmx1g",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
+    # An archive that does not fit is no reason to say so at each start.
+    "-Xlog:disable",
+    "-Xlog:all=error:stderr",
     "-Djava.awt.headless=true",
     # Drivers read a time of day through this clock, and in others some times of a year do not exist.
     "-Duser.timezone=UTC",
 )
+ARCHIVE = "engine"
+"""The kind of its class archive, which `demo/rehearse.py` makes."""
 _starting = threading.Lock()
 
 
@@ -143,18 +149,8 @@ def _start(family: Family) -> Java:
     jpype = _running()
     loader = jpype.JClass("java.lang.ClassLoader").getSystemClassLoader()
     if family.own_loader:
-        addresses = [path.as_uri() for path in (*family.class_path(), *_compiler())]
-        url = jpype.JClass("java.net.URL")
-        loader = jpype.JClass("java.net.URLClassLoader")(
-            jpype.JArray(url)([url(address) for address in addresses]), loader.getParent()
-        )
-    for name in ("Known.java", "Track.java", *family.sources, "Consumer.java"):
-        compiler = jpype.JClass("org.codehaus.janino.SimpleCompiler")()
-        compiler.setTargetVersion(8)
-        compiler.setParentClassLoader(loader)
-        compiler.cook(files(__package__).joinpath(name).read_text("utf-8"))
-        loader = compiler.getClassLoader()
-    made = Java(loader, family)
+        loader = _loader(jpype, [*family.class_path(), *_compiler()], loader.getParent())
+    made = Java(_loader(jpype, [_ours(jpype, family, loader)], loader), family)
     with made.current():
         for name in family.converters:
             made.Tripwire.install(name, False)
@@ -163,7 +159,52 @@ def _start(family: Family) -> Java:
     return made
 
 
-def _running() -> Any:
+def _loader(jpype: Any, class_path: Sequence[Path], parent: Any) -> Any:
+    url = jpype.JClass("java.net.URL")
+    addresses = jpype.JArray(url)([url(path.as_uri()) for path in class_path])
+    return jpype.JClass("java.net.URLClassLoader")(addresses, parent)
+
+
+def _ours(jpype: Any, family: Family, loader: Any) -> Path:
+    """Return the jar with our classes of `family`, compiled against what `loader` has; made if it is not there."""
+    names = ("Known.java", "Track.java", *family.sources, "Consumer.java")
+    sources = [files(__package__).joinpath(name).read_text("utf-8") for name in names]
+    against = [path.name for path in (*family.class_path(), *_compiler())]
+    seal = hashlib.sha256("\0".join([*against, *sources]).encode()).hexdigest()
+
+    def classes() -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        within = loader
+        for source in sources:
+            compiler = jpype.JClass("org.codehaus.janino.SimpleCompiler")()
+            compiler.setTargetVersion(8)
+            compiler.setParentClassLoader(within)
+            compiler.cook(source)
+            found |= {str(made.getKey()): bytes(made.getValue()) for made in compiler.getBytecodes().entrySet()}
+            within = compiler.getClassLoader()
+        return found
+
+    return compiled.jar("tailrace-engine", seal, classes)
+
+
+def class_path() -> list[Path]:
+    """Return the class path that the JVM starts with, always in the same order, which a class archive depends on."""
+    return [*POSTGRES.class_path(), *_compiler()]
+
+
+def start(*options: str) -> None:
+    """Start the JVM with `options` for Java beside those that it always has; `java` starts one that is not there."""
+    with _starting:
+        _running(*options)
+
+
+def end() -> NoReturn:
+    """End the JVM in order, and this process with it."""
+    _running().JClass("java.lang.System").exit(0)
+    raise SystemExit
+
+
+def _running(*options: str) -> Any:
     try:
         import jpype
         import jpype.config
@@ -178,8 +219,10 @@ def _running() -> Any:
         with as_file(files(__package__).joinpath("log4j2.properties")) as logging:
             jpype.startJVM(
                 *_JVM,
+                *archive.options(class_path(), ARCHIVE),
+                *options,
                 f"-Dlog4j2.configurationFile={logging}",
-                classpath=[str(jar) for jar in (*POSTGRES.class_path(), *_compiler())],
+                classpath=[str(jar) for jar in class_path()],
                 convertStrings=False,
                 interrupt=False,
             )
