@@ -67,6 +67,8 @@ SPEED_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=5000",
     "-XX:Tier4CompileThreshold=40000",
     "-XX:Tier4BackEdgeThreshold=150000",
+    # A step with many columns is one method of more than 8,000 bytes, which Java by default never compiles.
+    "-XX:-DontCompileHugeMethods",
 )
 _COLLECTOR = "-XX:+UseParallelGC"
 """Batches want throughput, not short pauses. Two collectors are refused by Java, so one that is asked for wins."""
