@@ -80,6 +80,9 @@ def main(draft: str = "") -> int:
     except TailraceError as error:
         say(error.render())
         return error.exit_code
+    except subprocess.SubprocessError as error:
+        # The engine starts without an archive too, only slower.
+        say(f"the capture engine could not be prepared for faster starts: {error}")
     return 0
 
 

@@ -2,12 +2,15 @@
 
     source -> Janino -> <cache>/<seal>/<name>.jar
 
-A jar is there whole or not at all. Two processes that make it at once do the work twice and agree.
+A jar is there whole or not at all. Two processes that make it at once do the work twice and agree. Where the cache
+cannot be written, as in a container that brings one along, each process has a jar of its own.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,11 +23,22 @@ def jar(name: str, seal: str, classes: Callable[[], Mapping[str, bytes]]) -> Pat
     """Return the jar called `name` that `seal`, a digest of all it is made from, stands for; make it of `classes`."""
     place = cache_root() / seal[:16] / f"{name}.jar"
     if not place.exists():
+        made = classes()
         try:
-            _make(classes(), place)
+            _make(made, place)
         except OSError as error:
-            raise not_writable(error) from error
+            place = _of_this_process(error) / place.name
+            _make(made, place)
     return place
+
+
+def _of_this_process(error: OSError) -> Path:
+    try:
+        folder = tempfile.mkdtemp(prefix="tailrace-")
+    except OSError:
+        raise not_writable(error) from error
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _make(classes: Mapping[str, bytes], place: Path) -> None:
