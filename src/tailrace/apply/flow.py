@@ -119,7 +119,6 @@ class Flow:
         observed, kept = self._observed(events, floor, seen)
         if self.tracking is not None:
             return self._apply_history(events, observed.where(kept | _rejected()), seen, floor, self.tracking, mark)
-        taken = Observation()
         changes, judged = observed.where(kept), None
         if once:
             # They are read here and nowhere else, so what is rejected must come through with the rest.
@@ -135,13 +134,13 @@ class Flow:
                 judged = self._judged(changes, near, floor)
                 changes = judged.where(column(PROBLEM).isNull())
         chosen = changes.where(~_rejected())
-        changes = changes.observe(taken, F.count_if(~_rejected()).alias("taken"))
+        changes, taken = self._taken(changes)
         rows = self._rows(changes, floor).localCheckpoint()
         rejected = events.where(_rejected())
         if once:
             rejected = rows.where(F.col(ASIDE).isNotNull()).select(f"{ASIDE}.*")
             rows = rows.where(F.col(ASIDE).isNull()).drop(ASIDE)
-        tally = _tally(seen, taken.get["taken"])
+        tally = _tally(seen, taken.get["taken"] if taken else None)
         if tally.rejected:
             self.reject(rejected)
         if judged is not None and (lost := judged.where(_rejected()).count()):
@@ -267,7 +266,9 @@ class Flow:
             stale = good & self.included
             gone = F.lit(False) if self.mode == "append" else truncate
         looks = not self.ordered or self.partial or self.tracking is not None
-        near = [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))] if looks else []
+        more = [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))] if looks else []
+        if self._looks():
+            more.append(F.count_if(good & self._late()).alias("late"))
         counted = events.observe(
             seen,
             F.count(F.lit(1)).alias("counted"),
@@ -275,10 +276,16 @@ class Flow:
             F.count_if(stale).alias("stale"),
             F.count_if(good & ~stale & gone).alias("cut"),
             F.max(F.when(good, column(POSITION))).alias("high"),
-            F.count_if(good & self._late()).alias("late"),
-            *near,
+            *more,
         )
         return counted, good & ~gone & ~stale
+
+    def _taken(self, changes: DataFrame) -> tuple[DataFrame, Observation | None]:
+        """Have the changes counted that are left, where the target had a say in which these are."""
+        if not self._looks():
+            return changes, None
+        taken = Observation()
+        return changes.observe(taken, F.count_if(~_rejected()).alias("taken")), taken
 
     def _late(self) -> Expression:
         """Say of a change whether the target may know better: what is newer than all that it has, it cannot."""
@@ -331,9 +338,12 @@ class Flow:
         return judged.localCheckpoint()
 
 
-def _tally(seen: Observation, taken: int) -> Tally:
+def _tally(seen: Observation, taken: int | None) -> Tally:
+    """Return what was counted; where nothing else had a say, all is taken that is left of it."""
     found: dict[str, Any] = seen.get
-    return Tally(found["counted"], found["rejected"], found["stale"], found["cut"], found["high"], taken)
+    counted, rejected, stale, cut = (found[name] for name in ("counted", "rejected", "stale", "cut"))
+    left = counted - rejected - stale - cut
+    return Tally(counted, rejected, stale, cut, found["high"], left if taken is None else taken)
 
 
 def _as_rejects(beside: DataFrame, refused: Sequence[Refusal]) -> DataFrame:
