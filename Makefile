@@ -70,7 +70,7 @@ poison: install ## Read poison in the middle of a million good messages of a rea
 
 SEEDS := 20
 TRANSACTIONS := 10000
-convex-histories: install ## Long random histories of Convex into staging, Delta, DuckDB and bronze, against the deployment
+convex-histories: install ## Long random histories of Convex into every target, against the deployment
 	$(BIN)/python -m tests.spark.convex_histories --seeds $(SEEDS) --transactions $(TRANSACTIONS)
 
 build/spark43/done:
