@@ -205,10 +205,10 @@ def run(events: int, keys: int, slices: Sequence[int], kinds: Sequence[str], tur
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         with ExitStack() as stack:
             places = [stack.enter_context(opened(kind, folder)) for kind in kinds]
-            for turn in range(-WARM, turns):
+            for turn, place in product(range(-WARM, turns), places):
                 seconds = reading(spark, log, work)
                 alone += [seconds] if turn >= 0 else []
-                for place, count in product(places, slices):
+                for count in slices:
                     at = folder / f"{place.name}-{count}-{turn + WARM}"
                     figures = measure(spark, log, work, count, at, place)
                     figures["equal"] = place.rows(at) == expected
