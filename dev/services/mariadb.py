@@ -60,18 +60,19 @@ class MariaDb:
         home = next(packages.ensure("mariadb").rglob("mariadb-install-db")).parents[1]
         for name in ("mariadbd", "my_print_defaults", "resolveip"):
             (home / "bin" / name).chmod(0o755)
-        data = self.folder / "data"
+        data, passing = self.folder / "data", self.folder / "tmp"
+        passing.mkdir(exist_ok=True)
         if not data.exists():
             made = self.folder / "data.unfinished"
             install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-            command = ["sh", str(home / "scripts" / "mariadb-install-db"), *_where(home, made), *install]
+            command = ["sh", str(home / "scripts" / "mariadb-install-db"), *_where(home, made, passing), *install]
             process.run(self.name, command, self.folder / "install.log")
             made.rename(data)
         users = self.folder / "users.sql"
         users.write_text(self._users())
         # A path to a socket may be about 100 bytes long, a temporary folder's may be longer: relative to the data.
         here = [f"--port={self.port}", "--socket=mariadb.sock", "--pid-file=mariadb.pid", f"--init-file={users}"]
-        command = [str(home / "bin" / "mariadbd"), *_where(home, data), *here, *SETTINGS]
+        command = [str(home / "bin" / "mariadbd"), *_where(home, data, passing), *here, *SETTINGS]
         self._process.start(command, lambda: self.connect().close())
 
     def stop(self) -> None:
@@ -101,5 +102,7 @@ class MariaDb:
         )
 
 
-def _where(home: Path, data: Path) -> list[str]:
-    return ["--no-defaults", f"--basedir={home}", f"--datadir={data}", f"--user={getpass.getuser()}"]
+def _where(home: Path, data: Path, passing: Path) -> list[str]:
+    # A server that starts removes what looks like a temporary table from its tmpdir, also another server's.
+    places = [f"--basedir={home}", f"--datadir={data}", f"--tmpdir={passing}"]
+    return ["--no-defaults", *places, f"--user={getpass.getuser()}"]

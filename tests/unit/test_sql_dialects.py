@@ -10,12 +10,14 @@ from decimal import Decimal
 from pathlib import Path
 
 import duckdb as client
+import psycopg
 import pyarrow as pa
+import pymysql
 import pytest
 
 from tailrace.apply.target import Mark, mark_from_json
 from tailrace.config.plugin import Kind, options_of
-from tailrace.core.errors import Halt, NotReady
+from tailrace.core.errors import Halt, NotReady, Retryable
 from tailrace.core.table import Column, Fit, Table
 from tailrace.targets import _mysql_session, duckdb, mysql, postgres, sqlite
 from tailrace.targets._sql import shape
@@ -27,6 +29,31 @@ NAMES = [
     "plain", "select", 'a"b', '""', "a.b", "ä ö", "`", "]", ";--", "'", "\\", "{}", "{0}", "%s", "$1", "?1", ":x", "a\nb",
     "x" * 300, "trailing ", "😀", "../../x",
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "code"),
+    [
+        (3, "Error writing file '/tmp/MLfd=37' (Errcode: 28 \"No space left on device\")", "disk-full"),
+        (1026, "Error writing file 'x' (Errcode: 28 \"No space left on device\")", "disk-full"),
+        (1030, 'Got error 28 "No space left on device" from storage engine InnoDB', "disk-full"),
+        (1114, "The table 'orders' is full", "disk-full"),
+        (6, "Error on delete of '/tmp/#sql-1.MAI' (Errcode: 2 \"No such file or directory\")", "target-unavailable"),
+        (1030, 'Got error 128 "Out of memory in engine" from storage engine Aria', "target-unavailable"),
+    ],
+)
+def test_what_fails_in_files_of_mysql_is_tried_again(number: int, text: str, code: str) -> None:
+    database = _mysql_session.MySQL({}, mysql.dialect("shop"))
+    error = database.translate(pymysql.err.InternalError(number, text), "applying a batch")
+    assert isinstance(error, Retryable)
+    assert error.code == code
+
+
+@pytest.mark.parametrize(("state", "code"), [("53100", "disk-full"), ("58030", "target-unavailable")])
+def test_what_fails_in_files_of_postgresql_is_tried_again(state: str, code: str) -> None:
+    error = postgres.Postgres({}, "public").translate(psycopg.errors.lookup(state)("it failed"), "applying a batch")
+    assert isinstance(error, Retryable)
+    assert error.code == code
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -319,7 +319,7 @@ class Postgres:
         if state == "53100":
             hint = "Nothing was committed. Free some space; the batch is then applied again."
             return Retryable("disk-full", f"PostgreSQL had no space left while {what}", hint)
-        if state[:2] in ("53", "57"):
+        if state[:2] in ("53", "57", "58"):
             hint = "Nothing was committed. See in the server's log what it lacks, and apply the batch again."
             # Its own words for: not now, the server starts or ends.
             kind = Unreachable if state.startswith("57P") else Retryable
