@@ -27,6 +27,8 @@ def test_a_database_follows_a_deployment(
     with Emulator(deployment) as server:
         runs = Runs(spark, server, tmp_path, sink)
         write(deployment, chance, 10)
+        # Of one type when its column is made, whatever chance left of the others.
+        deployment.insert("users", {"name": "first", "n": 1})
         runs.run()
         for values in ([1, 2.5, "one", True], [1, 2**60, "two"]):
             write(deployment, chance, 12, values)

@@ -66,26 +66,19 @@ def write(deployment: Deployment, chance: random.Random, steps: int, values: Ite
 
 
 def compare(rows: Iterable[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]], what: str) -> None:
-    """Hold rows of a target against documents.
-
-    Where two columns share a field, the second one has its text; where the field had several types when its column was
-    made, the one column is text.
-    """
+    """Hold rows of a target against documents; where two columns share a field, the second one has its text."""
     kept = {row["_id"]: row for row in rows}
     assert kept.keys() == documents.keys(), what
-    for field in ("name", "n"):
-        is_text = all(isinstance(row[field], str | None) for row in kept.values())
-        for key, document in documents.items():
-            row, value = kept[key], document.get(field)
-            there, text = row[field], row.get(f"_text_{field}")
+    for key, document in documents.items():
+        row = kept[key]
+        for field in ("name", "n"):
+            value, text = document.get(field), row.get(f"_text_{field}")
             told = f"{what} {key} {field}: {dict(row)} {document}"
-            if text is not None:
-                assert text == convex.shown(value), told
-                assert there is None or _plain(there) == _plain(value), told
-            elif is_text and field in document:
-                assert there == convex.shown(value), told
+            if text is None:
+                assert _plain(row[field]) == _plain(value), told
             else:
-                assert _plain(there) == _plain(value), told
+                assert text == convex.shown(value), told
+                assert row[field] is None or _plain(row[field]) == _plain(value), told
 
 
 def _plain(value: object) -> object:

@@ -135,12 +135,12 @@ def test_a_field_of_several_types_stops_no_target_that_may_alter_its_tables(
     runs = Runs(spark, server, tmp_path, "\n".join(sinks))
     seed = random.randrange(1 << 32)
     chance, deployment = random.Random(seed), server.deployment
-    deployment.insert("users", {"name": "first", "n": 1})
     write(deployment, chance, 10)
+    deployment.insert("users", {"name": "first", "n": 1})
     runs.run()
     others = [1, 7, 2.5, math.nan, "one", "1", True]
-    odd = deployment.insert("users", {"name": "odd", "n": "odd"})
     write(deployment, chance, 15, others)
+    odd = deployment.insert("users", {"name": "odd", "n": "odd"})
     good = ["ice", "lake", "base", "hook", "narrow"]
     counts = {one.target: one.tables["users"] for one in runs.run(targets=good).targets}
     assert counts["narrow"].rejected > 0 == counts["lake"].rejected

@@ -35,7 +35,9 @@ NAMES = [
     ("number", "text", "code"),
     [
         (3, "Error writing file '/tmp/MLfd=37' (Errcode: 28 \"No space left on device\")", "disk-full"),
-        (1026, "Error writing file 'x' (Errcode: 28 \"No space left on device\")", "disk-full"),
+        (3, "Error writing file '/tmp/MYfd=142' (OS errno 28 - No space left on device)", "disk-full"),
+        (1026, "Error writing file 'x' (errno: 28 \"No space left on device\")", "disk-full"),
+        (1005, 'Can\'t create table `shop`.`orders` (errno: 28 "No space left on device")', "disk-full"),
         (1030, 'Got error 28 "No space left on device" from storage engine InnoDB', "disk-full"),
         (1114, "The table 'orders' is full", "disk-full"),
         (6, "Error on delete of '/tmp/#sql-1.MAI' (Errcode: 2 \"No such file or directory\")", "target-unavailable"),

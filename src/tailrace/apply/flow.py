@@ -265,9 +265,9 @@ class Flow:
         else:
             stale = good & self.included
             gone = F.lit(False) if self.mode == "append" else truncate
-        looks = not self.ordered or self.partial or self.tracking is not None
-        more = [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))] if looks else []
-        if self._looks():
+        more = []
+        if self._looks() or self.tracking is not None:
+            more = [bound.alias(f"bound_{n}") for n, bound in enumerate(bounds(self.shape))]
             more.append(F.count_if(good & self._late()).alias("late"))
         counted = events.observe(
             seen,

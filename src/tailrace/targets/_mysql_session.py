@@ -40,7 +40,7 @@ _STATEMENT = 4 << 20
 """So many bytes an INSERT has at most, unless a single row has more."""
 _ROWS = 10_000
 _PLACE = re.compile("\x00(\\d+)\x00")
-_FULL = re.compile(r"(?i)(errcode:|error) 28\b")
+_FULL = re.compile(r"(?i)(errcode:|errno:?|error) 28\b")
 
 _CUT = (1264, 1265, 1292, 1366, 1406)
 _LOCKED = 1205
@@ -51,7 +51,7 @@ _CANCELLED = (1290, 1317, 1836, 1969, 3024)
 _DENIED = (1044, 1142, 1143, 1227)
 _LOGIN = (1130, 1251, 1698, 2059)
 _CONSTRAINTS = (1048, 1062, 1169, 1216, 1217, 1451, 1452, 3819, 4025)
-_STORAGE = (*range(1, 200), 1023, 1024, 1026, 1030)
+_STORAGE = (*range(1, 200), 1023, 1024, 1026, 1030, 1878)
 """Files of the server: the low codes are those of the library that all of it reads and writes by."""
 _REFUSED = (*_CUT, 1071, 1118, 1153, 1301, 1411, 3140, 3141)
 
@@ -101,11 +101,11 @@ class MySQL:
             # Whoever has the lock may have it for long, and is not to be outlived.
             return (Unreachable if code == _LOCKED else Retryable)("write-conflict", said, hint)
         told = str(error.args[1]) if len(error.args) > 1 else ""
-        if code in (1021, 1114) or (code in _STORAGE and _FULL.search(told)):
+        if code in (1021, 1114) or (code in (*_STORAGE, 1005, 1180) and _FULL.search(told)):
             hint = "Nothing was committed. Free some space; the batch is then applied again."
             return Retryable("disk-full", f"MySQL had no space left while {what}", hint)
         if code in _STORAGE:
-            hint = "See the log of the server, its disk and its tmpdir."
+            hint = "Nothing was committed. See the log of the server, its disk, its tmpdir and its memory."
             return Retryable("target-unavailable", f"storage of MySQL failed while {what} ({name})", hint)
         if code in _LOST or code in range(2000, 2058) or isinstance(error, pymysql.InterfaceError):
             hint = "See that the server is up, and that host and port are right."
