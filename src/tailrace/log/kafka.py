@@ -22,7 +22,6 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -43,6 +42,7 @@ from tailrace.log._kafka_slice import KafkaSlice
 from tailrace.log._reading import RESYNC, reading
 from tailrace.log._routing import Routing
 from tailrace.log.slice import Aside, Contents
+from tailrace.spark.kept import forget, keep
 
 _MOST_ASKED = 20
 """How many tables may have their rows compared with what is known of them."""
@@ -249,14 +249,14 @@ class KafkaLog:
         spark = self._own_session()
         kept = self._peek(messages.read(spark, ranges))
         if self.envelope.learn(kept):
-            kept.unpersist()
+            forget(kept)
             kept = self._peek(messages.read(spark, ranges))
         view = f"tailrace_slice_{uuid.uuid4().hex}"
 
         def drop() -> None:
             with suppress(Py4JError, PySparkException):
                 spark.catalog.dropGlobalTempView(view)
-                kept.unpersist()
+                forget(kept)
 
         try:
             contents, schemas, unreadable = self._contents(kept, messages)
@@ -276,8 +276,7 @@ class KafkaLog:
     def _peek(self, rows: DataFrame) -> DataFrame:
         peeked = self.envelope.peek(rows, self.epoch, self._max_event_bytes)
         peeked = self._routing.apply(peeked, self._tables, self._open_topics)
-        # Not a checkpoint: what an executor loses is read from Kafka again, which has it.
-        return peeked.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+        return keep(peeked)
 
     def _contents(
         self, kept: DataFrame, messages: Messages
