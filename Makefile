@@ -23,10 +23,10 @@ bench: install ## Measure all that is fast, or PARTS of it (bench/__main__.py ha
 	$(BIN)/python -m bench $(PARTS)
 
 ##@ Prove
-.PHONY: test check lint test-unit test-spark test-servers test-service test-e2e fuzz kills sleeps poison convex-histories flows airbyte mutants
-test: check ## Everything: the cheap checks first, then the tier that computes beside those that wait for servers
-	@echo "spark, and beside it service and e2e: each is shown when it is done"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-servers
+.PHONY: test check lint test-unit test-spark test-service test-e2e fuzz kills sleeps poison convex-histories flows airbyte mutants
+test: check ## Everything: the cheap checks first, then the tiers side by side, as two of them mostly wait
+	@echo "spark, service and e2e side by side: each is shown when it is done"
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-spark test-service test-e2e
 
 check: install ## Format, lint, types, architecture and unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-unit lint
@@ -45,10 +45,6 @@ test-spark: install ## One Spark session
 
 test-service: install ## Real servers
 	$(PYTEST) tests/service
-
-test-servers: install ## Real servers, then the command
-	$(PYTEST) tests/service
-	$(PYTEST) tests/e2e
 
 test-e2e: install ## The command, killed and started again
 	$(PYTEST) tests/e2e
