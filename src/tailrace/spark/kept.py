@@ -1,8 +1,8 @@
 """Rows that are read several times, kept in the form that is cheapest to keep.
 
-As columns, Spark's cache, every value is copied and compared with the least and the greatest before it. As rows, what
-is kept for seconds takes an eighth less CPU from Kafka to the newest change of each key. But Spark then forgets how rows
-came to be: where an executor can be lost, they stay columns, which are made again.
+As columns, in Spark's cache, every value is copied and compared with the least and the greatest before it. Kept as
+rows, a slice takes an eighth less CPU from Kafka to the newest change of each key. But Spark then forgets how rows came
+to be: where an executor can be lost, they stay columns, which are made again.
 """
 
 from __future__ import annotations
