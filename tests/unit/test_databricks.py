@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,9 @@ class Bundles:
         self.folder = folder
         self._source = f"{{source_type: convex, deployment_url: '{server.url}', deploy_key: '{KEY}'}}"
 
-    def write(self, out: str, options: str = "", sinks: str = "") -> int:
+    def write(self, out: str, options: str = "", sinks: str = "", catalog: str = "lake.raw") -> int:
         file = self.folder / "pipeline.yaml"
-        sink = f"  - {{sink_id: landing, sink_type: bronze, bronze: {{catalog: lake.raw{options}}}}}\n"
+        sink = f"  - {{sink_id: landing, sink_type: bronze, bronze: {{catalog: {catalog}{options}}}}}\n"
         file.write_text(f"pipeline_id: my-shop\nsource: {self._source}\nsinks:\n{sink}{sinks}")
         platform = self.folder / "platform.yaml"
         platform.write_text(f"control: {{root: '{self.folder}/control'}}\n")
@@ -192,6 +193,21 @@ def test_the_extractors_pipeline_loads_without_warnings(bundles: Bundles) -> Non
     assert loaded.config.sinks[0].mode == "append"
     assert load_platform(source / "platform.yaml", environment).warnings == ()
     compile((source / "extract.py").read_text(), "extract.py", "exec")
+
+
+def test_the_extractor_installs_all_that_we_need_and_no_second_spark(bundles: Bundles) -> None:
+    assert bundles.write("out") == 0
+    needed = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
+    installed = re.findall(r'"([a-z]+>=[0-9.]+)"', bundles.files("out")["src/install.sh"])
+    assert installed == [name for name in needed if not name.startswith("pyspark")]
+
+
+def test_names_that_mean_something_to_yaml_stay_names(bundles: Bundles) -> None:
+    odd = PUBLISHED.replace("s3://shelf/shop/", "s3://shelf/a: b #c")
+    assert bundles.write("out", sinks=odd, catalog="on.2024") == 0
+    variables = yaml.safe_load(bundles.files("out")["databricks.yml"])["variables"]
+    defaults = [variables[name]["default"] for name in ("catalog", "bronze_schema", "s3_root")]
+    assert defaults == ["on", "2024", "s3://shelf/a: b #c"]
 
 
 def test_what_cannot_be_written_is_refused(bundles: Bundles, capsys: pytest.CaptureFixture[str]) -> None:

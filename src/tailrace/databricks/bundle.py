@@ -111,7 +111,7 @@ def _words(landed: LandedTables, root: str) -> dict[str, str]:
         "CATALOG": catalog[0] if catalog else "main",
         "BRONZE": schema,
         "SILVER": f"{plain}_silver",
-        "S3_VARIABLES": _S3_VARIABLES.format(schema=f"{plain}_published", root=root) if root else "",
+        "S3_VARIABLES": _S3_VARIABLES.format(schema=f"{plain}_published", root=json.dumps(root)) if root else "",
         "S3_ROW": _S3_ROW if root else "",
     }
 
