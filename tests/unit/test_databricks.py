@@ -24,6 +24,7 @@ from sqlglot import exp
 
 from tailrace.cli.main import main
 from tailrace.config.load import load_pipeline, load_platform
+from tailrace.databricks.bundle import MANIFEST
 from tailrace.testing.convex import Deployment, Emulator
 
 MODELS: dict[str, Any] = {
@@ -222,6 +223,30 @@ def test_what_cannot_be_written_is_refused(bundles: Bundles, capsys: pytest.Capt
         assert bundles.write(out, options) == 2
         assert f"error[{code}]" in capsys.readouterr().err
     assert bundles.files("full") == {"notes.txt": "mine"}
+
+
+@pytest.mark.parametrize("listed", ["../../victim", "/{folder}/victim", "src/../../../victim"])
+def test_nothing_outside_of_the_bundle_is_removed(bundles: Bundles, listed: str) -> None:
+    victim = bundles.folder / "victim"
+    victim.write_text("mine")
+    (bundles.folder / "deep").mkdir()
+    assert bundles.write("deep/out") == 0
+    manifest = bundles.folder / "deep" / "out" / MANIFEST
+    path = listed.format(folder=bundles.folder)
+    manifest.write_text(json.dumps({"files": [path, *json.loads(manifest.read_text())["files"]]}))
+    assert bundles.write("deep/out") == 0
+    assert victim.read_text() == "mine"
+    assert path not in manifest.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 1}', '{"files": [1]}'])
+def test_a_list_of_files_that_is_none_is_refused_in_words(
+    bundles: Bundles, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert bundles.write("out") == 0
+    (bundles.folder / "out" / MANIFEST).write_text(text)
+    assert bundles.write("out") == 2
+    assert "error[foreign-folder]" in capsys.readouterr().err
 
 
 def test_names_that_differ_in_case_stay_apart_in_a_catalog_that_does_not_tell_them(
