@@ -244,3 +244,29 @@ def test_a_table_that_starts_anew_deletes_what_is_gone(spark: SparkSession, serv
     assert landed.alive("users") == set()
     assert landed.alive("other") == set(deployment.documents("other"))
     assert {row["_cdc_sequence_num"] // LIFE for row in landed.events("other")} == {0, 1}
+
+
+def test_a_change_right_before_a_table_starts_anew_ends_with_it(
+    spark: SparkSession, server: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With timestamps that have none between them, as a server gives them that is asked for many at a time."""
+    landed, deployment = Landed(spark, server, tmp_path, f"path: '{tmp_path}/bronze'"), server.deployment
+
+    def next_ts() -> int:
+        deployment.clock = max(deployment.clock, deployment.head) + 1
+        return deployment.clock
+
+    monkeypatch.setattr(deployment, "next_ts", next_ts)
+    deployment.insert("users", {"n": 1})
+    last = deployment.insert("users", {"n": 2})
+    landed.run()
+    deployment.insert("other", {"n": 3})
+    landed.run(resync=Resync(tables=("users",)))
+    assert landed.silver() == there(deployment)
+    deployment.patch("users", last, {"n": 4})
+    landed.run()
+    deployment.drop_table("users")
+    landed.run(resync=Resync(tables=("users",)))
+    assert landed.silver() == there(deployment)
+    events = [(row["_cdc_document_id"], row["_cdc_sequence_num"]) for row in landed.events("users")]
+    assert len(set(events)) == len(events)

@@ -76,6 +76,16 @@ def test_inspect_shows_schemas_documents_and_changes(
     assert changes["users"]["document"]["n"] == {"$integer": "AAAAAAAAABA="}
 
 
+def test_inspect_shows_a_person_the_numbers_that_there_are(
+    server: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.deployment.insert("figures", {"small": 2.5e-7, "large": 1e300, "plain": 0.12345, "zero": -0.0})
+    assert cdc("convex", "inspect", pipeline(tmp_path, server, monkeypatch), "--deltas") == 0
+    printed = capsys.readouterr().out.split()
+    for name, text in (("small:", "2.5e-07"), ("large:", "1e+300"), ("plain:", "0.12345")):
+        assert printed[printed.index(name) + 1] == text
+
+
 def test_inspect_shows_what_was_chosen_and_goes_on(
     server: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import email.utils
 import http.server
 import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -33,6 +35,11 @@ def refused(server: Emulator, fault: Fault) -> TailraceError:
         client(server).post("list_snapshot", {})
     assert "canary-77" not in found.value.render()
     return found.value
+
+
+class _Quiet(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
 
 
 @contextmanager
@@ -136,6 +143,28 @@ def test_the_server_says_how_long_to_wait(server: Emulator) -> None:
     error = refused(server, Fault(429, retry_after=7))
     assert isinstance(error, Retryable)
     assert error.after == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "most"),
+    [
+        (email.utils.format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True), 30, 90),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0), ("99999999999", 3600, 3600), ("soon", None, None), ("", None, None),
+    ],
+    ids=["in a while", "in the past", "never", "a word", "nothing"],
+)  # fmt: skip
+def test_the_time_to_wait_may_be_a_number_or_a_date(said: str, least: float | None, most: float | None) -> None:
+    class Busy(_Quiet):
+        def do_GET(self) -> None:
+            self.send_response(429)
+            self.send_header("Retry-After", said)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with served(Busy) as url, pytest.raises(Retryable) as found:
+        Client(url, "k", "tailrace-1").get("json_schemas")
+    after = found.value.after
+    assert after == least if after is None or most is None else least is not None and least <= after <= most
 
 
 @pytest.mark.parametrize("kind", [503, "reset", "truncated", "invalid"])
@@ -287,7 +316,7 @@ def test_a_deployment_has_one_spelling(url: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "otter.convex.cloud", "ftp://a.b", "https://", "https://a.b/api", "https://a.b?x=1", "https://a.b#x",
+    ["", "otter.convex.cloud", "ftp://a.b", "https://", "https://a.b/api", "https://a.b?x=1", "https://a.b#x", "https://a.b/#",
      "https://me@a.b", "https://me:secret@a.b", "https://a.b:port", "https://a.b/?", "file:///etc/passwd"],
 )  # fmt: skip
 def test_anything_but_the_root_of_a_server_is_refused(url: str) -> None:

@@ -146,7 +146,25 @@ def test_a_snapshot_in_the_future_or_too_old_is_refused(server: Emulator) -> Non
     assert code(ask(server, "list_snapshot", {"snapshot": head})) == (400, "SnapshotTooOld")
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "{}", '{"tablet":"short","id":""}', '{"tablet":1,"id":""}'])
+def test_a_cursor_names_a_table_and_a_document_of_it(server: Emulator) -> None:
+    for table in ("users", "notes", "tasks"):
+        server.deployment.insert(table, {})
+    pages = walk(server)
+    first, last = (json.loads(cursor) for cursor in (pages[0]["cursor"], pages[1]["cursor"]))
+    assert list(first) == list(last) == ["tablet", "id"]
+    assert {len(one["tablet"]) for one in (first, last)} == {22}
+    # The least id that there could be stands for the beginning of a table.
+    assert all(31 <= len(one["id"]) <= 37 and one["id"] < pages[1]["values"][0]["_id"] for one in (first, last))
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "", "x", "{}", "[]", "7", '{"tablet":"short","id":""}', '{"tablet":1,"id":""}',
+        '{"tablet":"!!!!!!!!!!!!!!!!!!!!!!","id":"' + "0" * 31 + '"}',
+        '{"tablet":"' + "A" * 22 + '","id":""}',
+    ],
+)  # fmt: skip
 def test_a_malformed_cursor_is_refused(server: Emulator, cursor: str) -> None:
     assert code(ask(server, "list_snapshot", {"cursor": cursor})) == (400, "InvalidListSnapshotCursor")
 
@@ -476,6 +494,14 @@ def test_checks_come_in_the_server_s_order(server: Emulator) -> None:
     without = {"_other": "excl", "": {"_other": "excl", "t": {"_other": "incl", "_id": "excl"}}}
     assert code(ask(server, "document_deltas", {"selection": without})) == (400, "DocumentDeltasCursorRequired")
     assert ask(server, "document_deltas", {"selection": without, "cursor": 0})[0] == 500
+    snapshot = {"selection": without, "cursor": "x", "format": "x"}
+    assert code(ask(server, "list_snapshot", snapshot)) == (400, "InvalidListSnapshotCursor")
+    assert code(ask(server, "list_snapshot", {**snapshot, "cursor": None})) == (500, "InternalServerError")
+    assert code(ask(server, "list_snapshot", {"snapshot": 1 << 62, "cursor": "x"})) == (
+        400,
+        "InvalidListSnapshotCursor",
+    )
+    assert code(ask(server, "list_snapshot", {"snapshot": 1 << 62, "format": "x"})) == (400, "SnapshotTooNew")
     for flag in ("deltaSchema", "byComponent"):
         assert code(ask(server, "json_schemas", None, {flag: "yes"}, **wrong)) == (400, "BadQueryArgs")
         assert ask(server, "json_schemas", None, {flag: "true"})[0] == 200
@@ -497,9 +523,33 @@ def test_a_missing_client_header_is_fine_and_some_names_are_not(server: Emulator
     assert code(ask(server, "list_snapshot", {}, Convex_Client="actions-1.0")) == (400, "ClientVersionUnsupported")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "wrong"),
+    [
+        ("list_snapshot", {"snapshot": "7"}), ("list_snapshot", {"snapshot": 7.0}), ("list_snapshot", {"cursor": 7}),
+        ("list_snapshot", {"snapshot": 1 << 63}), ("list_snapshot", {"format": 1}),
+        ("document_deltas", {"cursor": "7"}), ("document_deltas", {"cursor": True}),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_found_in_the_body(
+    server: Emulator, endpoint: str, wrong: dict[str, Any]
+) -> None:
+    assert code(ask(server, endpoint, wrong)) == (400, "BadJsonBody")
+    server.behaviour.enabled = False
+    assert code(ask(server, endpoint, wrong)) == (400, "BadJsonBody")
+
+
+def test_an_empty_format_is_none(server: Emulator) -> None:
+    for endpoint in ("list_snapshot", "json_schemas"):
+        assert code(ask(server, endpoint, None, {"format": ""})) == (400, "BadFormat")
+    assert ask(server, "list_snapshot", {"format": None})[0] == 200
+
+
 def test_only_two_calls_can_be_posted(server: Emulator) -> None:
-    assert ask(server, "json_schemas", {})[0] == 404
+    for endpoint in ("json_schemas", "get_table_column_names", "test_streaming_export_connection"):
+        assert ask(server, endpoint, {}) == (405, None)
     assert ask(server, "get_tables_and_columns")[0] == 404
+    assert ask(server, "get_tables_and_columns", {})[0] == 404
 
 
 # -- faults
@@ -509,6 +559,19 @@ def test_a_fault_strikes_the_call_that_it_names_and_no_other(server: Emulator) -
     server.faults.add(Fault(503, "list_snapshot", call=2), Fault("InvalidWindowToReadDocuments", "document_deltas"))
     assert [ask(server, "list_snapshot", {})[0] for _ in range(3)] == [200, 503, 200]
     assert code(ask(server, "document_deltas", {"cursor": 0}))[1] == "InvalidWindowToReadDocuments"
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("SnapshotTooOld", 400), ("InvalidClientVersion", 400), ("BadAdminKey", 401), ("BadDeployKey", 403),
+        ("OperationNotPermitted", 403), ("StreamingExportNotEnabled", 403), ("InternalServerError", 500),
+        ("TableSummariesUnavailable", 503), ("OptimisticConcurrencyControlFailure", 503),
+    ],
+)  # fmt: skip
+def test_a_refusal_that_was_asked_for_has_its_own_status(server: Emulator, word: str, status: int) -> None:
+    server.faults.add(Fault(word))
+    assert code(ask(server, "list_snapshot", {})) == (status, word)
 
 
 @pytest.mark.parametrize(

@@ -722,6 +722,38 @@ def lowest(deployment: Deployment, table: str) -> None:
     found.id = bytes(15) + bytes([len(deployment.tablets)])
 
 
+@pytest.mark.parametrize("rows", [9, 10, 11, 25])
+@pytest.mark.parametrize("imported", [0, 1, 9, 10, 25])
+def test_the_only_table_is_told_from_another_however_many_pages_they_have(
+    server: Emulator, rows: int, imported: int
+) -> None:
+    for n in range(rows):
+        server.deployment.insert("users", {"n": n})
+    since = read(server)[-1].checkpoint
+    server.deployment.import_table("users", [{"n": 7}] * imported)
+    with pytest.raises(ResyncRequired, match='table "users" was replaced'):
+        read(server, since)
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+@pytest.mark.parametrize("imported", [0, 3, 12])
+def test_a_restore_of_all_tables_names_them_all(server: Emulator, rows: int, imported: int) -> None:
+    """One that was known by its id may come first now, and so have an id that nobody knows."""
+    for seed in seeds(6):
+        server.deployment = deployment = Deployment(seed)
+        tables = ["a", "b", "c"]
+        for table in tables:
+            for n in range(rows):
+                deployment.insert(table, {"n": n})
+        since = read(server)[-1].checkpoint
+        for table in tables:
+            deployment.import_table(table, [{"n": 7}] * imported)
+        with pytest.raises(ResyncRequired) as found:
+            read(server, since)
+        told = [table for table in tables if f'table "{table}" was replaced' in str(found.value)]
+        assert told == tables, f"seed {seed}"
+
+
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("more", [0, 40])
 def test_the_first_table_is_told_from_another_by_its_documents(server: Emulator, rows: int, more: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sqlglot import exp
 
 from tailrace.cli.main import main
 from tailrace.config.load import load_pipeline, load_platform
+from tailrace.databricks.bundle import MANIFEST
 from tailrace.testing.convex import Deployment, Emulator
 
 MODELS: dict[str, Any] = {
@@ -55,9 +57,9 @@ class Bundles:
         self.folder = folder
         self._source = f"{{source_type: convex, deployment_url: '{server.url}', deploy_key: '{KEY}'}}"
 
-    def write(self, out: str, options: str = "", sinks: str = "") -> int:
+    def write(self, out: str, options: str = "", sinks: str = "", catalog: str = "lake.raw") -> int:
         file = self.folder / "pipeline.yaml"
-        sink = f"  - {{sink_id: landing, sink_type: bronze, bronze: {{catalog: lake.raw{options}}}}}\n"
+        sink = f"  - {{sink_id: landing, sink_type: bronze, bronze: {{catalog: {catalog}{options}}}}}\n"
         file.write_text(f"pipeline_id: my-shop\nsource: {self._source}\nsinks:\n{sink}{sinks}")
         platform = self.folder / "platform.yaml"
         platform.write_text(f"control: {{root: '{self.folder}/control'}}\n")
@@ -194,6 +196,21 @@ def test_the_extractors_pipeline_loads_without_warnings(bundles: Bundles) -> Non
     compile((source / "extract.py").read_text(), "extract.py", "exec")
 
 
+def test_the_extractor_installs_all_that_we_need_and_no_second_spark(bundles: Bundles) -> None:
+    assert bundles.write("out") == 0
+    needed = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
+    installed = re.findall(r'"([a-z]+>=[0-9.]+)"', bundles.files("out")["src/install.sh"])
+    assert installed == [name for name in needed if not name.startswith("pyspark")]
+
+
+def test_names_that_mean_something_to_yaml_stay_names(bundles: Bundles) -> None:
+    odd = PUBLISHED.replace("s3://shelf/shop/", "s3://shelf/a: b #c")
+    assert bundles.write("out", sinks=odd, catalog="on.2024") == 0
+    variables = yaml.safe_load(bundles.files("out")["databricks.yml"])["variables"]
+    defaults = [variables[name]["default"] for name in ("catalog", "bronze_schema", "s3_root")]
+    assert defaults == ["on", "2024", "s3://shelf/a: b #c"]
+
+
 def test_what_cannot_be_written_is_refused(bundles: Bundles, capsys: pytest.CaptureFixture[str]) -> None:
     (bundles.folder / "full").mkdir()
     (bundles.folder / "full" / "notes.txt").write_text("mine")
@@ -206,6 +223,30 @@ def test_what_cannot_be_written_is_refused(bundles: Bundles, capsys: pytest.Capt
         assert bundles.write(out, options) == 2
         assert f"error[{code}]" in capsys.readouterr().err
     assert bundles.files("full") == {"notes.txt": "mine"}
+
+
+@pytest.mark.parametrize("listed", ["../../victim", "/{folder}/victim", "src/../../../victim"])
+def test_nothing_outside_of_the_bundle_is_removed(bundles: Bundles, listed: str) -> None:
+    victim = bundles.folder / "victim"
+    victim.write_text("mine")
+    (bundles.folder / "deep").mkdir()
+    assert bundles.write("deep/out") == 0
+    manifest = bundles.folder / "deep" / "out" / MANIFEST
+    path = listed.format(folder=bundles.folder)
+    manifest.write_text(json.dumps({"files": [path, *json.loads(manifest.read_text())["files"]]}))
+    assert bundles.write("deep/out") == 0
+    assert victim.read_text() == "mine"
+    assert path not in manifest.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 1}', '{"files": [1]}'])
+def test_a_list_of_files_that_is_none_is_refused_in_words(
+    bundles: Bundles, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert bundles.write("out") == 0
+    (bundles.folder / "out" / MANIFEST).write_text(text)
+    assert bundles.write("out") == 2
+    assert "error[foreign-folder]" in capsys.readouterr().err
 
 
 def test_names_that_differ_in_case_stay_apart_in_a_catalog_that_does_not_tell_them(

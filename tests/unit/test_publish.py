@@ -116,6 +116,27 @@ def test_a_manifest_that_is_none_halts_and_is_left(tmp_path: Path, text: str) ->
     assert objects.get(LATEST) == (text.encode(), hashlib.sha256(text.encode()).hexdigest())
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"current_key": "staging/current/../../../outside"}, {"versioned_key": "../outside"}, {"versioned_key": None},
+        {"current_key": f"{VERSIONS}00000001-00000000/x"}, {"sha256": 1}, {"position": None}, {"previous": "../x"},
+    ],
+)  # fmt: skip
+def test_a_manifest_that_was_tampered_with_leads_nowhere(tmp_path: Path, changed: dict[str, Any]) -> None:
+    objects = Folder(tmp_path / "place" / "published")
+    publish("shop", stage(tmp_path / "staged", 1), objects, keep=2)
+    manifest = json.loads(objects.get(LATEST)[0])  # type: ignore[index]
+    (manifest if "previous" in changed else manifest["tables"]["notes"]).update(changed)
+    objects.put(LATEST, json.dumps(manifest).encode())
+    objects.remove([COPIED])
+    with pytest.raises(Halt) as found:
+        publish("shop", stage(tmp_path / "staged", 1), objects, keep=2)
+    assert found.value.code == "corrupt-manifest"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["place", "staged"]
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["published"]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{"])
 def test_a_broken_list_of_the_copies_has_them_made_again(tmp_path: Path, text: str) -> None:
     objects = Folder(tmp_path / "published")

@@ -120,8 +120,6 @@ def _cell(value: object) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case float():
-            return f"{value:.3f}"
         case _:
             text = _json(value) if isinstance(value, Mapping | list | tuple) else str(value)
             return "".join(char if char.isprintable() else "�" for char in text)

@@ -6,7 +6,7 @@ Nothing here connects to Databricks. No secret passes through: the deploy key is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files as resource_files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from tailrace.config.pipeline import PipelineConfig
+from tailrace.control.state import replace_whole
 from tailrace.core.errors import Misconfigured
 from tailrace.core.table import Evolution
 from tailrace.databricks.dashboard import dashboard
@@ -69,17 +70,34 @@ def write(found: Mapping[str, str], out: Path) -> list[str]:
             f'the folder "{out}" has files, and none of them is of a bundle that we wrote',
             "Name a new or empty folder with --out, or one that a bundle was written to before.",
         )
-    before = json.loads(manifest.read_text())["files"] if manifest.exists() else []
+    before = _listed(manifest) if manifest.exists() else []
     out.mkdir(parents=True, exist_ok=True)
     # First the list of both: after a crash, the next time knows all that may be there.
-    manifest.write_text(json.dumps({"files": sorted({*before, *found})}, indent=1) + "\n")
+    _list(manifest, {*before, *found})
     for path, text in found.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text)
     for path in set(before) - set(found):
         (out / path).unlink(missing_ok=True)
-    manifest.write_text(json.dumps({"files": sorted(found)}, indent=1) + "\n")
+    _list(manifest, found)
     return sorted(found)
+
+
+def _list(manifest: Path, paths: Iterable[str]) -> None:
+    replace_whole(manifest, (json.dumps({"files": sorted(paths)}, indent=1) + "\n").encode())
+
+
+def _listed(manifest: Path) -> list[str]:
+    """Return the files of the last time; a path that leads out of the bundle is none of them, whoever wrote it."""
+    try:
+        paths = [Path(path) for path in json.loads(manifest.read_text())["files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misconfigured(
+            "foreign-folder",
+            f'the file "{manifest}" does not list the files of a bundle',
+            "Name a new or empty folder with --out, or remove what is in this one.",
+        ) from error
+    return [path.as_posix() for path in paths if not path.is_absolute() and ".." not in path.parts]
 
 
 def _templates() -> dict[str, str]:
@@ -111,7 +129,7 @@ def _words(landed: LandedTables, root: str) -> dict[str, str]:
         "CATALOG": catalog[0] if catalog else "main",
         "BRONZE": schema,
         "SILVER": f"{plain}_silver",
-        "S3_VARIABLES": _S3_VARIABLES.format(schema=f"{plain}_published", root=root) if root else "",
+        "S3_VARIABLES": _S3_VARIABLES.format(schema=f"{plain}_published", root=json.dumps(root)) if root else "",
         "S3_ROW": _S3_ROW if root else "",
     }
 

@@ -1,7 +1,8 @@
 """The middle of a drain into bronze tables: documents in, events out, one row each, for others to fold.
 
 A reader knows no truncate: it goes by key, sequence and delete. So where a table starts anew, every document that the
-events before have left alive is deleted, by a row of its own at the sequence of the truncate. See ADR 22.
+events before have left alive is deleted, by a row of its own at the sequence of the truncate, or right after its own
+last event if that has the same one. See ADR 22.
 """
 
 from __future__ import annotations
@@ -146,12 +147,14 @@ class LandingFold(Fold):
         cuts = F.broadcast(events.where(truncate).select(F.col(SEQUENCE).alias("cut")))
         then = F.lead(SEQUENCE).over(Window.partitionBy(ID).orderBy(SEQUENCE, DELETED))
         alive = every.withColumn("then", then).where(~F.col(DELETED))
-        # A document lives until its next event, or until the first truncate after this one.
+        # A document lives until its next event, or until the first truncate that is not before this one. At one
+        # sequence an upsert could win over a delete, so the delete of an event of the truncate's own comes right after.
+        end = F.greatest("cut", (F.col(SEQUENCE) + 1).cast(SEQUENCE_TYPE))
         ended = (
-            alive.join(cuts, F.col(SEQUENCE) < F.col("cut"))
+            alive.join(cuts, F.col(SEQUENCE) <= F.col("cut"))
             .groupBy(ID, SEQUENCE)
             .agg(
-                F.min("cut").alias("cut"),
+                F.min(end).alias("cut"),
                 F.max(F.coalesce("then", F.lit(str(10**27)).cast(SEQUENCE_TYPE))).alias("then"),
             )
             .where("then > cut")

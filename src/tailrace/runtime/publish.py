@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ COPIED = f"{MANIFESTS}current.json"
 """Which contents the copies under `current` have."""
 
 _VERSION = 1
+_ID = re.compile(r"[0-9]{8,}-[0-9a-f]{8}")
 
 Manifest = dict[str, Any]
 
@@ -103,7 +105,7 @@ def _latest(objects: Objects, pipeline_id: str) -> tuple[Manifest, str | None]:
     found = objects.get(LATEST)
     if found is None:
         return {}, None
-    manifest = _parsed(found[0], LATEST)
+    manifest = _parsed(found[0], LATEST, objects)
     if manifest["pipeline_id"] != pipeline_id:
         raise Halt(
             "foreign-target",
@@ -113,11 +115,17 @@ def _latest(objects: Objects, pipeline_id: str) -> tuple[Manifest, str | None]:
     return manifest, found[1]
 
 
-def _parsed(data: bytes, key: str) -> Manifest:
+def _parsed(data: bytes, key: str, objects: Objects) -> Manifest:
     try:
         manifest: Manifest = json.loads(data)
         known = manifest["version"] == _VERSION and manifest.keys() >= {"pipeline_id", "previous"}
-        if known and manifest["publish_id"] and int(manifest["sequence"]) and isinstance(manifest["tables"], dict):
+        ids = [manifest["publish_id"], *filter(None, [manifest["previous"]])]
+        if (
+            known
+            and all(map(_ID.fullmatch, ids))
+            and int(manifest["sequence"])
+            and all(_is_entry(entry, objects) for entry in manifest["tables"].values())
+        ):
             return manifest
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
@@ -126,6 +134,14 @@ def _parsed(data: bytes, key: str) -> Manifest:
         f'"{key}" is not a manifest of this release',
         "Restore it from a manifest beside it, or publish to another place.",
     )
+
+
+def _is_entry(entry: Mapping[str, Any], objects: Objects) -> bool:
+    """Say whether an entry names objects where ours lie: whoever can write a manifest may not lead us elsewhere."""
+    current, versioned = (_below(entry[name], objects) for name in ("current_key", "versioned_key"))
+    inside = current.startswith(CURRENT) and versioned.startswith(VERSIONS)
+    told = isinstance(entry["sha256"], str) and isinstance(entry["position"], str)
+    return inside and told and ".." not in [*current.split("/"), *versioned.split("/")]
 
 
 def _upload(one: Staged, have: Mapping[str, Any] | None, publish_id: str, objects: Objects) -> Manifest | None:
@@ -186,7 +202,7 @@ def _switch(objects: Objects, manifest: Manifest, seen: str | None) -> None:
     if not objects.swap(LATEST, data, seen):
         # An answer that was lost and asked for again looks like somebody else's: the content tells.
         there = objects.get(LATEST)
-        if there is None or _parsed(there[0], LATEST)["publish_id"] != manifest["publish_id"]:
+        if there is None or _parsed(there[0], LATEST, objects)["publish_id"] != manifest["publish_id"]:
             raise Retryable("publish-conflict", "another publisher was faster", "It is tried again, as retry says.")
     failpoint("C45")
 
@@ -247,7 +263,7 @@ def _expire(objects: Objects, latest: Manifest, keep: int) -> int:
         found = objects.get(key := f"{MANIFESTS}{manifest['previous']}.json")
         if found is None:
             break
-        manifest = _parsed(found[0], key)
+        manifest = _parsed(found[0], key, objects)
         kept.append(manifest)
     ids = {one["publish_id"] for one in kept}
     named = {_below(entry["versioned_key"], objects) for one in kept for entry in one["tables"].values()}

@@ -12,6 +12,7 @@ call only reads, so one that failed may be made again, and is, within `Bounds`.
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import http.client
 import json
 import random
@@ -30,7 +31,7 @@ from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, 
 RESYNC = "Run cdc run <file> --resync, which takes a new snapshot of every table."
 FORMAT = "convex_encoded_json"
 _GONE = ("SnapshotTooOld", "InvalidWindowToReadDocuments")
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
+_FIRST_WAIT, _LONGEST_WAIT, _LONGEST_ASKED = 0.1, 2.0, 3600.0
 _NETWORK = (OSError, http.client.HTTPException, ssl.SSLError)
 
 
@@ -242,7 +243,9 @@ def deployment_of(url: str) -> str:
         port = address.port
     except ValueError:
         address, port = urlsplit(""), None
-    plain = not (address.query or address.fragment or address.username or address.password) and "?" not in url
+    plain = not (address.query or address.fragment or address.username or address.password) and not {"?", "#"} & set(
+        url
+    )
     if address.scheme not in ("http", "https") or not address.hostname or address.path not in ("", "/") or not plain:
         raise Misconfigured(
             "convex-url",
@@ -275,4 +278,11 @@ def _reason(text: bytes) -> tuple[str, str]:
 
 
 def _seconds(text: str | None) -> float | None:
-    return min(float(text), 3600.0) if text is not None and text.isdecimal() and len(text) < 10 else None
+    """Return how long `Retry-After` asks to wait, be it written as seconds or as a date."""
+    try:
+        if text is None or text.isdecimal():
+            return None if text is None else min(float(text), _LONGEST_ASKED)
+        when = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(when - time.time(), 0.0), _LONGEST_ASKED)

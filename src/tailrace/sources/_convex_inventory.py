@@ -5,11 +5,11 @@ trace is in the cursors of `list_snapshot`, which name the table where the next 
 `identities` reads those ids with a few small calls.
 
 Tables come in the order of their ids. No cursor points at the first table that fits in a page, so of that one is
-known only between which others it lies: `low..high`. A table that took its place may lie there too. So of the tables up
-to it some documents are remembered, `low..high:documents`: one that was not deleted and is not there any more was in
-another table. A replacement that has them all leaves nothing behind, and goes unnoticed. Of empty tables is known only
-which ids they have among them, `one|other:`. If a server's cursors look different, or its pages hold several tables,
-some documents of each table are all that is known, `:documents`.
+known only between which others it lies: `low..high`. A table that took its place may lie there too. So of each table,
+which may come to be that one, some documents are remembered, `low..high:documents`: one that was not deleted and is not
+there any more was in another table. A replacement that has them all leaves nothing behind, and goes unnoticed. Of empty
+tables is known only which ids they have among them, `one|other:`. If a server's cursors look different, or its pages
+hold several tables, some documents of each table are all that is known, `:documents`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def identities(client: Client, known: list[Pair], at: int | None = None) -> dict
             inside = bool(ids) and is_inside(cursor, ids[-1])
             if owner in rest:
                 place = following if inside else start or f"{low}..{following}"
-                found[table_name(*owner)] = place if small else _with(place, ids[:_SOME] if _exact(place) else ids)
+                found[table_name(*owner)] = _with(place, ids[:_SOME] if _exact(place) else ids)
                 rest.discard(owner)
                 large = inside
                 low = following if inside and not small else low
@@ -154,19 +154,23 @@ def is_inside(cursor: object, last: object) -> bool:
     return isinstance(cursor, str) and isinstance(last, str) and json.dumps(last) in cursor
 
 
-def identified(cursor: str | None, following: str | None, rows: Rows) -> dict[str, str]:
-    """Return what the cursors before and after a page of a snapshot, and the documents in it, tell of its table."""
+def identified(seen: Mapping[str, str], cursor: str | None, following: str | None, rows: Rows) -> dict[str, str]:
+    """Return `seen` with what a page of a snapshot, and the cursors before and after it, tell of the page's table.
+
+    Further pages of a table tell its id again, and other documents: those of the first one stay remembered.
+    """
     names = set(rows.names)
     if len(names) > 1:
         # A page of another kind: its cursors do not say whose they are.
-        return dict.fromkeys(names, "")
-    return {name: _identity(cursor, following, rows.ids) for name in names}
+        return {**seen, **dict.fromkeys(names, "")}
+    found = {name: _identity(cursor, following, rows.ids) for name in names}
+    return {**found, **seen, **{name: new for name, new in found.items() if _place(new) != _place(seen.get(name, ""))}}
 
 
 def _identity(cursor: str | None, following: str | None, ids: list[str]) -> str:
     exact = following if cursor is None and is_inside(following, ids[-1]) else cursor
     place = table_at(exact) or f"..{table_at(following)}"
-    return place if cursor is not None else _with(place, ids[: _SOME if _exact(place) else _DOCUMENTS])
+    return _with(place, ids[: _DOCUMENTS if cursor is None and not _exact(place) else _SOME])
 
 
 def narrower(one: str, other: str) -> str:

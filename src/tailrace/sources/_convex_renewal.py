@@ -46,7 +46,7 @@ def read_anew(
         rows, named = landed(page.rows, shapes, snapshot=False)
         parts.append(rows)
         schemas |= named
-        seen |= inventory.identified(page.cursor, page.following, page.rows)
+        seen = inventory.identified(seen, page.cursor, page.following, page.rows)
     if page is None or page.following is not None:
         return None
     return Renewal(page.at, pa.concat_tables([resets(tables, page.at - 1), *parts]), schemas, seen)

@@ -224,7 +224,7 @@ class ConvexSource:
             found = Rows()
             for one in some:
                 found.extend(one.rows)
-                walk.seen |= inventory.identified(one.cursor, one.following, one.rows)
+                walk.seen = inventory.identified(walk.seen, one.cursor, one.following, one.rows)
             rows, schemas = landed(found, walk.shapes, snapshot=True)
             if first is not None:
                 rows, first = pa.concat_tables([first, rows]), None

@@ -21,6 +21,11 @@ from tailrace.testing.convex.values import FORMATS, Document, encode, fields_sch
 
 _START = ""
 """Before every document id."""
+_LEAST = "0" * 31
+"""How a cursor writes it: the least id that there can be."""
+
+Place = tuple[bytes, str]
+"""A tablet, and the document in it after which to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +39,14 @@ class Limits:
 def list_snapshot(
     deployment: Deployment,
     snapshot: int | None,
-    cursor: str | None,
+    place: Place,
     selection: Selection,
     form: str,
     limits: Limits,
     *,
     components: bool = True,
 ) -> dict[str, object]:
-    """Return one page of the documents at `snapshot`, or at the newest timestamp."""
+    """Return one page of the documents at `snapshot`, or at the newest timestamp, from behind `place`."""
     at = deployment.head if snapshot is None else snapshot
     if at < 0:
         raise internal()
@@ -49,7 +54,6 @@ def list_snapshot(
         raise Refused(400, "SnapshotTooNew", f"Snapshot {at} is in the future")
     if at < min(deployment.oldest_snapshot(), deployment.head):
         raise Refused(400, "SnapshotTooOld", f"Snapshot {at} is too old")
-    place = (b"", _START) if cursor is None else _place(cursor)
     tables = sorted(
         (tablet.id, path, tablet, fields)
         for (path, name), tablet in deployment.tables_at(at).items()
@@ -181,14 +185,19 @@ def _encoding(form: str) -> str:
 
 def _cursor(tablet: Tablet, key: str) -> str:
     name = base64.urlsafe_b64encode(tablet.id).decode().rstrip("=")
-    return json.dumps({"tablet": name, "id": key}, separators=(",", ":"))
+    return json.dumps({"tablet": name, "id": key or _LEAST}, separators=(",", ":"))
 
 
-def _place(cursor: str) -> tuple[bytes, str]:
+def place_of(cursor: str | None) -> Place:
+    """Return where a cursor of `list_snapshot` points; without one, before all tables."""
+    return (b"", _START) if cursor is None else _place(cursor)
+
+
+def _place(cursor: str) -> Place:
     try:
         match json.loads(cursor):
-            case {"tablet": str(tablet), "id": str(key), **others} if not others and len(tablet) == 22:
-                return base64.urlsafe_b64decode(f"{tablet}=="), key
+            case {"tablet": str(tablet), "id": str(key), **others} if not others and len(tablet) == 22 and key:
+                return base64.b64decode(f"{tablet}==", b"-_", validate=True), _START if key == _LEAST else key
     except ValueError:
         pass
     raise Refused(400, "InvalidListSnapshotCursor", "The cursor of list_snapshot is malformed")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from tailrace.testing.convex import exports, faults
@@ -32,6 +32,11 @@ _CLIENTS = ("python", "python-convex", "npm", "npm-cli", "rust", "actions")
 
 
 _FLAGS = ("deltaSchema", "byComponent")
+_TYPES = {
+    "list_snapshot": {"snapshot": int, "cursor": str, "format": str},
+    "document_deltas": {"cursor": int, "format": str},
+}
+"""What is posted; a selection of another type is one that cannot be parsed."""
 
 
 @dataclass
@@ -92,14 +97,16 @@ class Emulator:
         endpoint = address.path.removeprefix("/api/")
         query = dict(parse_qsl(address.query, keep_blank_values=True))
         self._check_client(headers)
-        if not address.path.startswith("/api/") or endpoint not in (_POSTED if verb == "POST" else _GOT):
+        if not address.path.startswith("/api/") or endpoint not in _GOT:
             raise Refused(404, "", "")
+        if verb == "POST" and endpoint not in _POSTED:
+            raise Refused(405, "", "")
         if verb == "GET":
             arguments = _from_query(endpoint, query)
             allowed = self._key_sees_data(headers, query)
         else:
             allowed = self._key_sees_data(headers, query)
-            arguments = _from_body(headers, body)
+            arguments = _from_body(endpoint, headers, body)
         if not self.behaviour.enabled:
             raise Refused(403, "StreamingExportNotEnabled", "Streaming export is only available on the Pro plan.")
         if allowed is None:
@@ -133,25 +140,25 @@ class Emulator:
         return bare[_bare(key)]
 
     def _page(self, endpoint: str, arguments: Mapping[str, object]) -> object:
-        form = str(arguments.get("format") or "json")
+        form = str(arguments.get("format", "json"))
         old, strict = self.behaviour.old, self.behaviour.strict_selection
         if not self.behaviour.knows_selection:
             arguments = {name: value for name, value in arguments.items() if name != "selection"}
         match endpoint:
             case "list_snapshot":
-                snapshot, cursor = _integer(arguments, "snapshot"), arguments.get("cursor")
+                place = exports.place_of(cast(str | None, arguments.get("cursor")))
                 chosen = requested(arguments, strict=strict, old=old)
                 return exports.list_snapshot(
                     self.deployment,
-                    snapshot,
-                    None if cursor is None else str(cursor),
+                    cast(int | None, arguments.get("snapshot")),
+                    place,
                     chosen,
                     form,
                     self.behaviour.limits,
                     components=not old,
                 )
             case "document_deltas":
-                position = exports.required(_integer(arguments, "cursor"))
+                position = exports.required(cast(int | None, arguments.get("cursor")))
                 chosen = requested(arguments, strict=strict, old=old)
                 return exports.document_deltas(
                     self.deployment, position, chosen, form, self.behaviour.limits, components=not old
@@ -189,21 +196,20 @@ def _from_query(endpoint: str, query: Mapping[str, str]) -> dict[str, object]:
     return arguments
 
 
-def _from_body(headers: Mapping[str, str], body: bytes) -> dict[str, object]:
+def _from_body(endpoint: str, headers: Mapping[str, str], body: bytes) -> dict[str, object]:
     try:
         parsed = json.loads(body)
     except ValueError:
         parsed = None
     if headers.get("Content-Type", "").partition(";")[0] != "application/json" or not isinstance(parsed, dict):
         raise Refused(400, "BadJsonBody", "Expected request with Content-Type: application/json")
-    return parsed
-
-
-def _integer(arguments: Mapping[str, object], name: str) -> int | None:
-    value = arguments.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise Refused(400, "BadJsonBody", f"{name} is no integer")
-    return value
+    arguments = {name: value for name, value in parsed.items() if value is not None}
+    for name, type_ in _TYPES[endpoint].items():
+        value = arguments.get(name)
+        beyond = isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+        if value is not None and (type(value) is not type_ or beyond):
+            raise Refused(400, "BadJsonBody", f"{name} has another type")
+    return arguments
 
 
 class _Server(ThreadingHTTPServer):
@@ -262,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif isinstance(fault.kind, int):
             raise Refused(fault.kind, _CODES.get(fault.kind, ""), "A fault was asked for", fault.retry_after)
         elif fault.kind not in (faults.HALF, faults.INVALID, faults.LARGE):
-            raise Refused(400, fault.kind, "A fault was asked for")
+            raise Refused(_STATUSES.get(fault.kind, 400), fault.kind, "A fault was asked for", fault.retry_after)
 
     def _cut(self) -> None:
         self.close_connection = True
@@ -301,3 +307,13 @@ _CODES = {
     500: "InternalServerError",
     503: "OptimisticConcurrencyControlFailure",
 }
+_STATUSES = {
+    "BadAdminKey": 401,
+    "BadDeployKey": 403,
+    "OperationNotPermitted": 403,
+    "StreamingExportNotEnabled": 403,
+    "InternalServerError": 500,
+    "TableSummariesUnavailable": 503,
+    "OptimisticConcurrencyControlFailure": 503,
+}
+"""Of every other code it is 400."""
