@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,31 @@ def test_rights_are_asked_for_one_by_one(database: Database, reader: dict[str, A
     assert brief(database.read(source)) == [("r", "public.a", (1,))]
 
 
+def test_rows_that_row_security_hides_are_not_passed_over(database: Database, reader: dict[str, Any]) -> None:
+    user = reader["username"]
+    database.run(
+        "INSERT INTO a VALUES (1), (2)",
+        f"ALTER ROLE {user} REPLICATION",
+        f"GRANT SELECT ON a TO {user}",
+        f"CREATE PUBLICATION pub_{database.name} FOR TABLE a WITH (publish_via_partition_root = true)",
+        "ALTER TABLE a ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY first ON a USING (id = 1)",
+    )
+    source = database.source(tables=["public.a"], **reader)
+    error = refusal(source)
+    assert (error.code, error.exit_code) == ("missing-grant", 3)
+    assert "row security" in str(error)
+    database.run(f"ALTER ROLE {user} BYPASSRLS")
+    source.check()
+
+
+def test_a_table_that_others_inherit_from_is_refused(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (PRIMARY KEY (id)) INHERITS (a)")
+    error = refusal(database.source())
+    assert (error.code, error.exit_code) == ("inherited-table", 2)
+    database.source(tables=["public.b"]).check()
+
+
 def test_a_table_whose_updates_would_fail_is_not_published(database: Database) -> None:
     for keyless in ("id int", "id int PRIMARY KEY DEFERRABLE"):
         database.run(f"CREATE TABLE a ({keyless})")
@@ -142,8 +168,33 @@ def test_a_key_that_the_database_computes_is_refused(database: Database) -> None
 
 
 def test_a_type_that_would_be_dropped_is_refused(database: Database) -> None:
-    database.run("CREATE TABLE a (id int PRIMARY KEY, i interval[])")
-    assert refusal(database.source()).code == "unsupported-type"
+    database.run("CREATE TYPE mood AS ENUM ('sad')", "CREATE DOMAIN several AS interval[]", "CREATE DOMAIN one AS mood")
+    for kind in ("interval[]", "several", "one"):
+        database.run(f"CREATE TABLE a (id int PRIMARY KEY, i {kind})")
+        assert refusal(database.source()).code == "unsupported-type"
+        database.run("DROP TABLE a")
+
+
+def test_a_database_that_does_not_say_what_its_text_is(postgres: EmbeddedPostgres, database: Database) -> None:
+    name = f"{database.name}_ascii"
+    with psycopg.connect(postgres.dsn(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0")
+        try:
+            error = refusal(database.source(database=name))
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    assert (error.code, error.exit_code) == ("unsupported-encoding", 2)
+
+
+def test_a_wait_for_others_ends_when_the_source_is_closed(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    with database.connect(autocommit=False) as other:
+        other.execute("INSERT INTO a VALUES (1)")
+        source = database.source(snapshot_mode="never")
+        threading.Timer(1, source.close).start()
+        # The slot cannot be made before that transaction has ended.
+        assert list(source.pages(None)) == []
+    assert database.slot() == {}
 
 
 def test_a_publication_of_other_tables_is_left_alone(database: Database) -> None:

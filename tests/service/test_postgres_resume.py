@@ -13,7 +13,7 @@ import pytest
 from tailrace.core.checkpoint import Checkpoint, Snapshotting, Tailing
 from tailrace.core.errors import NotReady, ResyncRequired, Retryable
 from tailrace.core.page import Page
-from tailrace.sources._debezium.stand import lsn_number, stand_at
+from tailrace.sources._debezium.stand import lsn_number, lsn_text, stand_at
 from tailrace.sources.postgres import PostgresSource
 from tests.service.reading import Database, brief, events
 
@@ -335,6 +335,77 @@ def test_a_publication_that_is_gone_needs_a_resync(database: Database) -> None:
     since = database.read(database.source(tables=["public.a"]))[-1].checkpoint
     database.run(f"DROP PUBLICATION pub_{database.name}")
     assert "publication" in str(refused(database, since))
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP PUBLICATION {name}", "INSERT INTO a VALUES (1)", "CREATE PUBLICATION {name} FOR TABLE a, b"],
+        [
+            "ALTER PUBLICATION {name} DROP TABLE a",
+            "INSERT INTO a VALUES (1)",
+            "ALTER PUBLICATION {name} ADD TABLE a",
+        ],
+        ["DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY)", "ALTER PUBLICATION {name} ADD TABLE a"],
+    ],
+)
+def test_what_was_changed_while_a_table_was_not_published_needs_a_resync(
+    database: Database, statements: list[str]
+) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    since = database.read(database.source())[-1].checkpoint
+    database.run(*(statement.format(name=f"pub_{database.name}") for statement in statements))
+    assert "was changed in between" in str(refused(database, since))
+
+
+def test_a_key_that_was_renamed_while_changes_waited_needs_a_resync(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY, v int)")
+    since = database.read(database.source())[-1].checkpoint
+    database.run("INSERT INTO a VALUES (1, 1)", "ALTER TABLE a RENAME COLUMN id TO number")
+    assert "without the key" in str(refused(database, since))
+
+
+def test_a_publication_that_is_set_to_what_it_covers_is_the_same(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    since = database.read(database.source())[-1].checkpoint
+    database.run(f"ALTER PUBLICATION pub_{database.name} SET TABLE a, b", "INSERT INTO a VALUES (1)")
+    assert brief(database.read(database.source(), since)) == [("c", "public.a", (1,))]
+
+
+def test_a_checkpoint_without_a_scope_goes_on_and_gets_one(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    since = database.read(database.source())[-1].checkpoint
+    assert isinstance(since, Tailing)
+    database.run("INSERT INTO a VALUES (1)")
+    pages = database.read(database.source(), Tailing(since.origin, since.at))
+    assert brief(pages) == [("c", "public.a", (1,))]
+    assert pages[-1].checkpoint.scope == since.scope
+
+
+@pytest.mark.parametrize(
+    "statement", ["DROP PUBLICATION {name}", "ALTER PUBLICATION {name} DROP TABLE a", "ALTER TABLE a RENAME TO z"]
+)
+def test_a_table_that_is_published_no_longer_ends_a_reader_that_runs(database: Database, statement: str) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    source = database.source(heartbeat=0.3, tables=["public.a", "public.b"])
+    since = database.read(source)[-1].checkpoint
+    giving_up = threading.Timer(30, source.close)
+    giving_up.start()
+    reading = source.pages(since)
+    next(reading)
+    database.run(statement.format(name=f"pub_{database.name}"))
+    with pytest.raises(ResyncRequired, match="changed in between"):
+        list(reading)
+    giving_up.cancel()
+
+
+def test_a_server_that_was_taken_back_to_an_earlier_state_needs_a_resync(database: Database) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)")
+    since = database.read(database.source())[-1].checkpoint
+    assert isinstance(since, Tailing)
+    # As a copy of its disk would be: the same system and timeline, and a slot that is not beyond us.
+    ahead = lsn_text(lsn_number(since.at) + (1 << 30))
+    assert "earlier state" in str(refused(database, Tailing(since.origin, ahead, since.scope)))
 
 
 def test_a_slot_in_use_names_who_uses_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

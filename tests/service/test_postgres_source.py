@@ -52,7 +52,8 @@ def test_an_empty_snapshot_still_reaches_tailing(database: Database) -> None:
     source = database.source()
     pages = database.read(source)
     assert brief(pages) == []
-    assert pages[-1].checkpoint == Tailing(pages[-1].checkpoint.origin, database.slot()["confirmed"])
+    assert isinstance(pages[-1].checkpoint, Tailing)
+    assert pages[-1].checkpoint.at == database.slot()["confirmed"]
     database.run("INSERT INTO a VALUES (1)")
     assert brief(database.read(source, pages[-1].checkpoint)) == [("c", "public.a", (1,))]
 
@@ -293,6 +294,24 @@ def test_a_new_column_is_a_new_schema_with_its_default(database: Database) -> No
         ("s", "x"),
         ("d", "1.50"),
     ]
+
+
+def test_a_new_column_has_for_rows_that_exist_what_they_were_given_and_not_the_default_of_now(
+    database: Database,
+) -> None:
+    database.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    since = database.read(database.source())[-1].checkpoint
+    database.run(
+        "ALTER TABLE a ADD COLUMN dropped int NOT NULL DEFAULT 5, ADD COLUMN other text DEFAULT 'x', ADD COLUMN later int,"
+        " ADD COLUMN at timestamptz NOT NULL DEFAULT now(), ADD COLUMN day date DEFAULT '2024-02-29'",
+        "ALTER TABLE a ALTER dropped DROP DEFAULT, ALTER other SET DEFAULT 'y', ALTER later SET DEFAULT 9",
+        "INSERT INTO a (id, dropped) VALUES (2, 6)",
+    )
+    pages = database.read(database.source(), since)
+    (table,) = (table for page in pages for table in page.schemas.values())
+    told = {column.name: column.default for column in table.columns}
+    (moment,) = database.sql.execute("SELECT at::text FROM a WHERE id = 1").fetchone() or ("",)
+    assert told == {"id": None, "dropped": 5, "other": "x", "later": None, "at": moment, "day": "2024-02-29"}
 
 
 def test_a_null_in_a_column_with_a_default_stays_null(database: Database) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -129,6 +131,40 @@ def test_every_type_is_exact_in_snapshot_and_stream(database: Database) -> None:
     (empty_table,) = [table for page in first for table in page.empty.values()]
     assert (empty_table.name, empty_table.keys) == ("public.b", table.keys)
     assert empty_table.columns == table.columns
+
+
+def test_values_are_exact_whatever_the_database_is_set_to(database: Database) -> None:
+    for setting in ("intervalstyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = 0"):
+        database.run(f"ALTER DATABASE {database.name} SET {setting}")
+    database.run("CREATE TABLE a (id int PRIMARY KEY, i interval, b bytea, f float8)")
+    row = "'1 year 2 mons -3 days 04:05:06.789'::interval, '\\xff5c'::bytea, 0.1::float8 + 0.2::float8"
+    database.run(f"INSERT INTO a SELECT 1, {row}")
+    pages = database.read(database.source())
+    database.run(f"INSERT INTO a SELECT 2, {row}")
+    pages += database.read(database.source(), pages[-1].checkpoint)
+    values = {"i": "P1Y2M-3DT4H5M6.789S", "b": "/1w=", "f": 0.30000000000000004}
+    assert [event["after"] for event in events(pages)] == [{"id": 1, **values}, {"id": 2, **values}]
+
+
+def test_a_domain_over_bytes_is_bytes(database: Database) -> None:
+    database.run(
+        "CREATE DOMAIN one AS bytea",
+        "CREATE DOMAIN two AS one",
+        "CREATE TABLE a (id int PRIMARY KEY, v one, w two, n int)",
+        "ALTER TABLE a ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO a VALUES (1, '\\xff', '\\x00')",
+    )
+    pages = database.read(database.source())
+    database.run(
+        "INSERT INTO a VALUES (2, decode(repeat('ff', 5000), 'hex'), '\\xfe')", "UPDATE a SET n = 1 WHERE id = 2"
+    )
+    pages += database.read(database.source(), pages[-1].checkpoint)
+    read, created, updated = events(pages)
+    assert read["after"] == {"id": 1, "v": "/w==", "w": "AA==", "n": None}
+    assert base64.b64decode(created["after"].pop("v")) == b"\xff" * 5000
+    assert created["after"] == {"id": 2, "w": "/g==", "n": None}
+    assert (updated["unchanged"], updated["after"]) == (["v"], {"id": 2, "w": "/g==", "n": 1})
+    assert {t.column("v").type for page in pages for t in page.schemas.values()} == {"binary"}
 
 
 def test_bits_of_any_length_go_through_defaults_domains_and_deletes(database: Database) -> None:

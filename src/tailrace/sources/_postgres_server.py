@@ -7,8 +7,9 @@ that says what to grant or to set.
 from __future__ import annotations
 
 import difflib
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,8 @@ OLDEST = 14
 
 MESSAGE = "SELECT pg_logical_emit_message(true, 'tailrace', '')"
 
-# Arrays that the engine leaves out of a row without a word: of xml, money, char, interval, bit and so on.
+# Arrays that the engine leaves out of a row without a word: of xml, money, char, interval, bit and so on. Beside them
+# it fails at a domain over an enum.
 _DROPPED = (143, 791, 1003, 1017, 1187, 1561, 1563, 2201)
 
 # Of these arrays, and of everything that is not one, the engine says when a long value was left out because it did
@@ -36,7 +38,10 @@ _UNTOLD = ("geometry", "geography", "vector", "halfvec", "sparsevec")
 # A key that is deferrable identifies no row: within a transaction two rows may have it, and PostgreSQL takes it for no
 # replica identity. Rows of a partitioned table have the identity of their partition, which need not be its own.
 _TABLES = """
-WITH leaf AS (
+WITH RECURSIVE based(oid, base) AS (
+  SELECT oid, oid FROM pg_type WHERE typtype <> 'd'
+  UNION ALL SELECT d.oid, b.base FROM pg_type d JOIN based b ON b.oid = d.typbasetype WHERE d.typtype = 'd'
+), leaf AS (
   SELECT c.oid AS root, l.oid, l.relreplident AS identity
   FROM pg_class c LEFT JOIN LATERAL (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf) t ON true
   JOIN pg_class l ON l.oid = coalesce(t.relid, c.oid)
@@ -44,17 +49,18 @@ WITH leaf AS (
 )
 SELECT n.nspname || '.' || c.relname, c.oid, n.nspname, c.relname, c.relkind = 'p',
        NOT EXISTS (SELECT FROM leaf l WHERE l.root = c.oid AND l.identity <> 'f'), pg_has_role(c.relowner, 'USAGE'),
-       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
+       c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
                  FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(attnum, place), pg_attribute a
                  WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND k.place <= i.indnkeyatts
                    AND a.attrelid = c.oid AND a.attnum = k.attnum), '{}'),
-       coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a
+       coalesce((SELECT array_agg(a.attname::text) FROM pg_attribute a JOIN based d ON d.oid = a.atttypid
+                 JOIN pg_type t ON t.oid = d.base
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-                   AND a.atttypid = ANY(%(dropped)s)), '{}'),
+                   AND (d.base = ANY(%(dropped)s) OR t.typtype = 'e' AND d.oid <> d.base)), '{}'),
        coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum)
-                 FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid
-                 JOIN pg_type t ON t.oid = coalesce(nullif(d.typbasetype, 0), d.oid)
+                 FROM pg_attribute a JOIN based d ON d.oid = a.atttypid JOIN pg_type t ON t.oid = d.base
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
                    AND a.attstorage <> 'p' AND EXISTS (SELECT FROM leaf l WHERE l.root = c.oid AND l.identity <> 'f')
                    AND (t.typcategory = 'A' AND t.typname <> ALL(%(told)s) OR t.typname = ANY(%(untold)s))), '{}'),
@@ -73,6 +79,14 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
   AND NOT EXISTS (SELECT FROM pg_depend d
                   WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
 ORDER BY 1
+"""
+
+_PUBLISHED = """
+SELECT t.schemaname || '.' || t.tablename, concat_ws('/', p.oid, r.oid, c.oid)
+FROM pg_publication_tables t JOIN pg_publication p USING (pubname)
+JOIN pg_class c ON c.relname = t.tablename AND c.relnamespace = quote_ident(t.schemaname)::regnamespace
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE t.pubname = %s
 """
 
 _SLOT = """
@@ -94,6 +108,10 @@ class Found:
     """All of a row that was changed or deleted is sent, of every partition."""
     owned: bool
     readable: bool
+    hidden: bool
+    """Row security keeps some of its rows from us, of which changes would tell."""
+    inherited: bool
+    """Other tables inherit from it: reading it would give their rows too, and its changes are not theirs."""
     keys: tuple[str, ...]
     dropped: tuple[str, ...]
     untold: tuple[str, ...]
@@ -115,11 +133,23 @@ class Slot:
     restart: int | None
 
 
+_CONNECT: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "application_name": "tailrace",
+    "client_encoding": "utf8",
+    # What is read as text is to look the same whatever database and role are set to.
+    "options": "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=1",
+}
+
+
 @contextmanager
-def connection(dsn: Mapping[str, Any]) -> Iterator[Server]:
-    """Open a connection that commits each statement; errors of the server become ours."""
+def connection(dsn: Mapping[str, Any], closing: threading.Event | None = None) -> Iterator[Server]:
+    """Open a connection that commits each statement; errors of the server become ours.
+
+    A statement that waits, for a lock or for the transactions of others to end, is cancelled when `closing` is set.
+    """
     try:
-        with psycopg.connect(**dsn, connect_timeout=10, application_name="tailrace", autocommit=True) as opened:
+        with psycopg.connect(**dsn, **_CONNECT, autocommit=True) as opened, _cancelling(opened, closing):
             yield opened
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotReady(
@@ -133,6 +163,28 @@ def connection(dsn: Mapping[str, Any]) -> Iterator[Server]:
             f"PostgreSQL refused: {_first_line(error)}",
             "Look at the server's log for the statement.",
         ) from error
+
+
+@contextmanager
+def _cancelling(opened: Server, closing: threading.Event | None) -> Iterator[None]:
+    if closing is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.2):
+            if closing.is_set():
+                with suppress(psycopg.Error):
+                    opened.cancel_safe(timeout=5)
+
+    watching = threading.Thread(target=watch, name="postgres-cancel", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
 
 
 def _unreachable(dsn: Mapping[str, Any], error: psycopg.OperationalError) -> NotReady:
@@ -186,7 +238,7 @@ def head(server: Server) -> int:
 def all_tables(server: Server) -> dict[str, Found]:
     """Return the tables of the database that can be replicated, by qualified name."""
     rows = server.execute(_TABLES, {"dropped": list(_DROPPED), "told": list(_TOLD), "untold": list(_UNTOLD)}).fetchall()
-    return {row[0]: Found(*row[:8], *map(tuple, row[8:])) for row in rows}
+    return {row[0]: Found(*row[:10], *map(tuple, row[10:])) for row in rows}
 
 
 def chosen_tables(server: Server, names: Iterable[str], publication: str) -> dict[str, Found]:
@@ -215,14 +267,15 @@ def slot(server: Server, name: str) -> Slot | None:
     return Slot(row[0], row[1], row[2], row[3], confirmed, restart)
 
 
-def published(server: Server, publication: str) -> set[str] | None:
-    """Return the tables of `publication`, or None if there is no such publication."""
+def published(server: Server, publication: str) -> dict[str, str] | None:
+    """Return the tables of `publication`, or None if there is no such publication.
+
+    Each comes with what it is known by: another text if table or publication was made anew, or the table was taken
+    out and put back. What was changed in between is told by nobody.
+    """
     if server.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone() is None:
         return None
-    rows = server.execute(
-        "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", [publication]
-    )
-    return {row[0] for row in rows}
+    return {row[0]: row[1] for row in server.execute(_PUBLISHED, [publication])}
 
 
 def publish(server: Server, publication: str, tables: Mapping[str, Found]) -> None:
@@ -237,7 +290,7 @@ def publish(server: Server, publication: str, tables: Mapping[str, Found]) -> No
         )
     else:
         refuse_partial(server, publication)
-        if have != set(tables):
+        if set(have) != set(tables):
             raise Misconfigured(
                 "publication-differs",
                 f'the publication "{publication}" covers {_listed(have)} and the pipeline reads {_listed(tables)}',
@@ -310,6 +363,12 @@ def refuse_unready(server: Server, user: str) -> None:
             f"PostgreSQL is version {server.info.server_version // 10000} and at least {OLDEST} is needed",
             "Upgrade the server, or read it through Kafka Connect.",
         )
+    if server.info.parameter_status("server_encoding") == "SQL_ASCII":
+        raise Misconfigured(
+            "unsupported-encoding",
+            f'the database "{server.info.dbname}" has the encoding SQL_ASCII, which says of no text what it is',
+            "Copy it into a database with an encoding, such as UTF8, and read that one.",
+        )
     row = server.execute(
         "SELECT current_setting('wal_level'), pg_is_in_recovery(), rolsuper OR rolreplication"
         " OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'USAGE'))"
@@ -337,6 +396,18 @@ def refuse_tables(tables: Mapping[str, Found], user: str) -> None:
                 f'the user "{user}" may not read table "{name}"',
                 f'Run: GRANT USAGE ON SCHEMA "{found.schema}" TO "{user}"; GRANT SELECT ON {name} TO "{user}";',
             )
+        if found.hidden:
+            raise NotReady(
+                "missing-grant",
+                f'row security hides rows of table "{name}" from the user "{user}"',
+                f'Run: ALTER ROLE "{user}" BYPASSRLS;',
+            )
+        if found.inherited:
+            raise Misconfigured(
+                "inherited-table",
+                f'other tables inherit from table "{name}", so reading it would give their rows too',
+                "Leave it out, and name the tables that inherit from it under tables.",
+            )
         each = " And so for each of its partitions, to which that is not passed on." if found.partitioned else ""
         if not found.identity_full and not found.identity:
             raise Misconfigured(
@@ -361,7 +432,7 @@ def refuse_tables(tables: Mapping[str, Found], user: str) -> None:
             raise Misconfigured(
                 "unsupported-type",
                 f'column "{found.dropped[0]}" of table "{name}" has a type that cannot be captured',
-                "Make it an array of text, or leave the table out.",
+                "Make it text or an array of text, or leave the table out.",
             )
         if found.untold:
             raise Misconfigured(

@@ -9,16 +9,18 @@ to the last whole transaction that was acknowledged, never beyond. See `_debeziu
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from tailrace.core.checkpoint import Checkpoint, Place, Snapshotting, Tailing
+from tailrace.core.checkpoint import Checkpoint, Place, Scope, Snapshotting, Tailing
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Unreachable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
@@ -28,6 +30,7 @@ from tailrace.sources._debezium.engine import Batch, Engine, Resume
 from tailrace.sources._debezium.jvm import POSTGRES
 from tailrace.sources._debezium.log_rows import no_rows, reset_rows
 from tailrace.sources._debezium.stand import Stand, lsn_text, stand_at
+from tailrace.sources._postgres_defaults import with_given
 from tailrace.sources._postgres_engine import connector_config, engine_config, failed
 
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -137,6 +140,8 @@ class PostgresSource:
         try:
             yield from (self._resume(since, goal) if isinstance(since, Tailing) else self._begin(since, goal))
         except NotReady as error:
+            if error.code == "postgres-unreachable" and self._closing.is_set():
+                return
             if error.code == "postgres-unreachable":
                 raise Unreachable("connection-lost", str(error), error.hint) from error
             raise
@@ -209,17 +214,18 @@ class PostgresSource:
         again, and not a stranger's slot.
         """
         snapshot = self._options.snapshot_mode == "initial"
-        with server.connection(self._dsn) as database:
+        with server.connection(self._dsn, self._closing) as database:
             found = server.chosen_tables(database, self._options.tables, self._options.publication_name)
             origin = server.origin(database)
             if snapshot:
                 self._refuse_or_drop_slot(database, since)
             server.publish(database, self._options.publication_name, found)
             start = None if snapshot else Stand(self._own_slot(database))
-        noted = Tailing(origin, start.place()) if start else Snapshotting(origin, lsn_text(0), "0")
+            scope = self._scope(database, found)
+        noted = Tailing(origin, start.place(), scope) if start else Snapshotting(origin, lsn_text(0), "0")
         if noted != since:
             yield Page(no_rows(), since, noted)
-        yield from self._read(found, origin, noted, start, goal, waiting=frozenset(found))
+        yield from self._read(found, origin, scope, noted, start, goal, waiting=frozenset(found))
 
     def _resume(self, since: Tailing, goal: int | None) -> Iterator[Page[pa.Table]]:
         stand = stand_at(since.at)
@@ -227,9 +233,13 @@ class PostgresSource:
             self._idle_slot(database)
             found = server.chosen_tables(database, self._options.tables, self._options.publication_name)
             self._refuse_gap(database, since, stand)
-            self._refuse_changed_tables(server.published(database, self._options.publication_name), set(found))
+            covered = server.published(database, self._options.publication_name)
+            self._refuse_changed_tables(covered, set(found))
+            # A checkpoint of an earlier release has no scope.
+            scope = since.scope or self._scope(database, found)
+            self._refuse_replaced(database, found, scope)
         if goal is None or stand.commit < goal:
-            yield from self._read(found, since.origin, since, stand, goal)
+            yield from self._read(found, since.origin, scope, since, stand, goal)
 
     def _refuse_or_drop_slot(self, database: server.Server, since: Snapshotting | None) -> None:
         name = self._options.slot_name
@@ -281,6 +291,11 @@ class PostgresSource:
             what = f'the replication slot "{name}" is of plugin "{slot.plugin}" for database "{slot.database}"'
         elif slot.wal_status == "lost" or slot.restart is None or slot.confirmed is None:
             what = f'the replication slot "{name}" has lost its log (wal_status "{slot.wal_status}")'
+        elif stand.commit > (head := server.head(database)):
+            what = (
+                f"the server's log ends at {lsn_text(head)}, before the stored position {lsn_text(stand.commit)}: "
+                "it was taken back to an earlier state"
+            )
         elif slot.confirmed > stand.commit:
             what = (
                 f'the replication slot "{name}" stands at {lsn_text(slot.confirmed)}, beyond the stored position '
@@ -290,10 +305,11 @@ class PostgresSource:
             return
         raise ResyncRequired(what, _RESYNC)
 
-    def _refuse_changed_tables(self, covered: set[str] | None, wanted: set[str]) -> None:
+    def _refuse_changed_tables(self, published: Mapping[str, str] | None, wanted: set[str]) -> None:
         publication = self._options.publication_name
-        if covered is None:
+        if published is None:
             raise ResyncRequired(f'the publication "{publication}" is gone', _RESYNC)
+        covered = set(published)
         if covered != wanted:
             added, gone = sorted(wanted - covered), sorted(covered - wanted)
             raise Halt(
@@ -304,12 +320,33 @@ class PostgresSource:
                 f"A table added later would miss the rows it already has. {_RESYNC}",
             )
 
+    def _scope(self, database: server.Server, tables: Iterable[str]) -> Scope:
+        """Return a digest of what the publication and `tables` in it are known by."""
+        published = server.published(database, self._options.publication_name) or {}
+        text = json.dumps({name: published.get(name) for name in tables}, sort_keys=True)
+        return Scope(hashlib.sha256(text.encode()).hexdigest()[:16])
+
+    def _refuse_replaced(self, database: server.Server, tables: Iterable[str], scope: Scope) -> None:
+        """Halt if a table was not published all the time: of what the server leaves out it does not say a word."""
+        if self._scope(database, tables) != scope:
+            raise ResyncRequired(
+                f'the publication "{self._options.publication_name}" or a table of it was dropped and made anew, '
+                "renamed, or taken out and put back: what was changed in between was not sent",
+                _RESYNC,
+            )
+
+    def _look_again(self, tables: Iterable[str], scope: Scope) -> None:
+        # The engine says when the server is away; that none of its connections is left is no reason to stop reading.
+        with contextlib.suppress(NotReady), server.connection(self._dsn) as database:
+            self._refuse_replaced(database, tables, scope)
+
     # -- the loop
 
     def _read(
         self,
         found: Mapping[str, server.Found],
         origin: str,
+        scope: Scope,
         since: Checkpoint | None,
         resume: Stand | None,
         goal: int | None,
@@ -328,10 +365,14 @@ class PostgresSource:
             left_out=_generated(found),
         )
         start_at = _resume(resume) if resume else None
-        engine = Engine(POSTGRES, config, self._topic_prefix, tables, start_at, sent=sent)
+        engine = Engine(POSTGRES, config, self._topic_prefix, tables, start_at, sent=sent, completed=self._completed)
         start: int | None = None
+        look_at = time.monotonic() + self._heartbeat_seconds
         try:
             while not self._closing.is_set():
+                if time.monotonic() > look_at:
+                    self._look_again(tables, scope)
+                    look_at = time.monotonic() + self._heartbeat_seconds
                 batch = engine.poll()
                 if batch is None:
                     if engine.ended():
@@ -343,7 +384,7 @@ class PostgresSource:
                     start = self._start_of(resume)
                     if resume is None and self._epoch > 1:
                         rows = pa.concat_tables([reset_rows(self._topic_prefix, tables, {"lsn": 0}), rows])
-                checkpoint = _checkpoint(origin, batch, start)
+                checkpoint = _checkpoint(origin, scope, batch, start)
                 waiting = waiting - {table.name for table in batch.schemas.values()}
                 empty: dict[str, Table] = {}
                 if waiting and isinstance(checkpoint, Tailing):
@@ -361,6 +402,10 @@ class PostgresSource:
     def _empty(self, engine: Engine, tables: frozenset[str]) -> dict[str, Table]:
         known = {name: engine.table(name) for name in sorted(tables)}
         return {f"{self._topic_prefix}.{name}": table for name, table in known.items() if table is not None}
+
+    def _completed(self, tables: Sequence[Table]) -> Sequence[Table]:
+        with server.connection(self._dsn) as database:
+            return with_given(database, tables)
 
     def _start_of(self, resume: Stand | None) -> int:
         """Return where the stream begins; halt if the slot was replaced while the engine was starting."""
@@ -388,11 +433,11 @@ def _generated(found: Mapping[str, server.Found]) -> list[str]:
     return [f"{name}.{column}" for name, table in found.items() for column in table.generated]
 
 
-def _checkpoint(origin: str, batch: Batch, start: int) -> Checkpoint:
+def _checkpoint(origin: str, scope: Scope, batch: Batch, start: int) -> Checkpoint:
     if not batch.snapshot_done:
         return Snapshotting(origin, lsn_text(start), str(batch.snapshot_rows))
     stand = _stand(batch)
-    return Tailing(origin, Stand(max(stand.commit, start), stand.xid, stand.lsn, stand.count).place())
+    return Tailing(origin, Stand(max(stand.commit, start), stand.xid, stand.lsn, stand.count).place(), scope)
 
 
 def _passed(batch: Batch, start: int, goal: int) -> bool:

@@ -610,6 +610,9 @@ public class Consumer implements DebeziumEngine.ChangeConsumer, DebeziumEngine.C
             layout.sent[i] = sent.contains(layout.columns[i].name());
         }
         layout.keyed = keys != null && !keys.isEmpty();
+        if (layout.keyed && record.keySchema() == null && !"t".equals(((Struct) record.value()).get(layout.op))) {
+            throw new IllegalStateException("changes of table " + table + " came without the key " + keys + " that it has by now");
+        }
         if (layout.keyed && record.keySchema() != null) {
             layout.key = new Layout();
             columns(layout.key, record.keySchema());

@@ -44,6 +44,8 @@ public class Exact implements CustomConverter {
     private static final String ZONED = "io.debezium.time.ZonedTimestamp";
     private static final String ENUM = "io.debezium.data.Enum";
     private static final int BITS = 1562;
+    private static final int BYTES = 17;
+    private static final String DOMAIN_OF_BYTES = "tailrace.Bytes";
     private static final long MILLION = 1000000L;
     // No day and no time: outside of what any of the targets holds, as the engine's own numbers for them are.
     private static final int INFINITE_DAY = Integer.MAX_VALUE;
@@ -74,9 +76,9 @@ public class Exact implements CustomConverter {
         Column column = editor.create();
         // By the type that a domain stands for too.
         boolean bits = found.nativeType() == BITS;
-        SchemaBuilder schema = bits ? text() : engine.schemaBuilder(column);
+        SchemaBuilder schema = bits ? text() : builder(column);
         if (schema != null) {
-            SchemaBuilder whole = bits ? text() : engine.schemaBuilder(column);
+            SchemaBuilder whole = bits ? text() : builder(column);
             new PropagateSourceMetadataToSchemaParameter().alterFieldSchema(column, whole);
             known.put(found.dataCollection(), found.name(), (found.isOptional() ? whole.optional() : whole).build());
         }
@@ -84,7 +86,8 @@ public class Exact implements CustomConverter {
             registration.register(schema, new Bits(known.settings.getProperty("unavailable.value.placeholder")));
             return;
         }
-        if (schema == null || !(DATE.equals(schema.name()) || schema.type() == Schema.Type.ARRAY)) {
+        boolean named = schema != null && DOMAIN_OF_BYTES.equals(schema.name());
+        if (schema == null || !(named || DATE.equals(schema.name()) || schema.type() == Schema.Type.ARRAY)) {
             return;
         }
         if (found.isOptional()) {
@@ -93,8 +96,15 @@ public class Exact implements CustomConverter {
         Schema built = schema.build();
         ValueConverter own = engine.converter(column, new Field(found.name(), 0, built));
         if (own != null) {
-            registration.register(roomy(engine.schemaBuilder(column)), new Checked(own, built, found.typeName()));
+            registration.register(roomy(builder(column)), new Checked(own, built, found.typeName()));
         }
+    }
+
+    /** Say of a domain over bytes that they are bytes: its own name looks like that of a type that is told as text. */
+    private SchemaBuilder builder(Column column) {
+        SchemaBuilder schema = engine.schemaBuilder(column);
+        boolean bytes = column.nativeType() == BYTES && schema != null && schema.type() == Schema.Type.BYTES;
+        return bytes && !"bytea".equals(column.typeName()) ? schema.name(DOMAIN_OF_BYTES) : schema;
     }
 
     /** Give the elements of an enum's array room for NULL, as those of every other array have. */

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +73,8 @@ class Engine:
     """One run of the engine over `tables` (name to key columns); `close` may come from any thread.
 
     A statement that the engine leaves out and `watched`, a pattern, matches ends it. `sent` has the columns of a row
-    as it was, for the tables of which the database does not send all.
+    as it was, for the tables of which the database does not send all. `completed` is asked of tables that changes have
+    come of for the first time, or in a new shape: it may know of them what the engine does not.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Engine:
         resume: Resume | None,
         watched: str = "",
         sent: Mapping[str, tuple[str, ...]] | None = None,
+        completed: Callable[[Sequence[Table]], Sequence[Table]] = lambda tables: tables,
     ) -> None:
         made = java(family)
+        self._completed = completed
         self._placeholder = f"unavailable-{secrets.token_hex(16)}"
         keys, known = made.HashMap(), made.HashMap()
         for lists, named in ((keys, tables), (known, sent or {})):
@@ -144,8 +147,7 @@ class Engine:
 
     def _unpack(self) -> Batch:
         packed = self._consumer
-        for number, text in packed.descriptions:
-            self._learn(int(number), json.loads(str(text)))
+        self._learn({int(number): json.loads(str(text)) for number, text in packed.descriptions})
         count = int(packed.rows)
         ids = pa.Array.from_buffers(pa.int32(), count, [None, _copy(packed.layoutIds, 4 * count)])
         nulls = pa.Array.from_buffers(pa.uint8(), count, [None, _copy(packed.keyNulls, count)])
@@ -167,15 +169,18 @@ class Engine:
             message=int(self._track.message()),
         )
 
-    def _learn(self, number: int, described: dict[str, Any]) -> None:
-        while len(self._layouts.topics) <= number:
-            self._layouts.topics.append("")
-            self._layouts.tables.append(Table("", (), ()))
-            self._layouts.fingerprints.append(b"")
-        table = table_of(described)
-        self._layouts.topics[number] = str(described["topic"])
-        self._layouts.tables[number] = table
-        self._layouts.fingerprints[number] = table.fingerprint().encode()
+    def _learn(self, described: Mapping[int, dict[str, Any]]) -> None:
+        if not described:
+            return
+        tables = self._completed([table_of(text) for text in described.values()])
+        for (number, text), table in zip(described.items(), tables, strict=True):
+            while len(self._layouts.topics) <= number:
+                self._layouts.topics.append("")
+                self._layouts.tables.append(Table("", (), ()))
+                self._layouts.fingerprints.append(b"")
+            self._layouts.topics[number] = str(text["topic"])
+            self._layouts.tables[number] = table
+            self._layouts.fingerprints[number] = table.fingerprint().encode()
 
     def _headers(self, ids: pa.Array) -> pa.Array:
         return headers(pa.array(self._layouts.fingerprints, pa.binary()).take(ids))
