@@ -305,6 +305,18 @@ def test_fields_that_have_one_name_are_refused(spark: SparkSession, target: str)
     assert refused.value.code == "case-collision"
 
 
+@pytest.mark.parametrize("value", ["NULL", "array()", "named_struct('a', 1, 'b', map('c', NULL))"])
+def test_a_column_that_has_no_type_is_refused_unless_it_is_left_out(
+    spark: SparkSession, target: str, value: str
+) -> None:
+    source = feed(spark, (1, "a", 1, 10, "u")).withColumn("nothing", F.expr(value))
+    with pytest.raises(Halt, match='"nothing" of the source') as refused:
+        apply(source, target)
+    assert refused.value.code == "unsupported-type"
+    apply(source, target, except_column_list=["seq", "op", "nothing"])
+    assert rows(target) == [(1, "a", 1)]
+
+
 @pytest.mark.parametrize(
     "options",
     [
