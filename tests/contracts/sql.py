@@ -289,6 +289,22 @@ class SqlContract(TargetContract):
         assert (second.applied, second.superseded, second.rows_inserted, second.rows_deleted) == (2, 1, 1, 1)
         assert sorted(tuple(row) for row in tailrace.read(place).collect()) == [(1, "a"), (3, "c")]
 
+    @pytest.mark.parametrize(("wide", "zone"), [("timestamp", "Z"), ("timestamp_ntz", "")])
+    def test_a_day_inside_another_value_becomes_its_first_moment(self, wide: str, zone: str) -> None:
+        place = self.address(f"days of {wide}")
+
+        def put(key: int, kind: str, day: datetime.date) -> None:
+            schema = f"id int, one struct<day:{kind}>, more array<{kind}>, seq int"
+            source = frame(self.spark, [(key, (day,), [day, None], key)], schema)
+            tailrace.apply_changes(source, place, keys=["id"], sequence_by="seq", except_column_list=["seq"])
+
+        put(1, "date", datetime.date(2024, 2, 29))
+        put(2, wide, datetime.datetime(2024, 3, 1, 5, 0, 0, 6, datetime.UTC if zone else None))
+        for key, text in ((1, "2024-02-29 00:00:00"), (2, "2024-03-01 05:00:00.000006")):
+            time = f"{wide} '{text}{zone}'"
+            found = tailrace.read(place).where(f"one.day = {time} AND more <=> array({time}, NULL)")
+            assert [row["id"] for row in found.collect()] == [key]
+
     def test_read_returns_what_a_pipeline_keeps_and_apply_changes_leaves_it_alone(self) -> None:
         self.filled()
         place = self.address("items")

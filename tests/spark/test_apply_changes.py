@@ -202,6 +202,28 @@ def test_the_winner_of_a_tie_does_not_depend_on_the_order_of_rows(
         assert rows(place, "id", "name", "size") == [(1, "b", 1)]
 
 
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_maps_with_equal_entries_are_equal_in_any_order_and_at_any_depth(
+    spark: SparkSession, target: str, scd_type: int
+) -> None:
+    def put(sequence: int, pairs: str, second: str = "0.000001") -> tailrace.ApplyResult:
+        held = f"array(struct(map({pairs}) AS m, timestamp_ntz '2024-02-29 12:00:0{second}' AS at))"
+        source = spark.sql(f"SELECT 1 AS id, map('x', {held}) AS deep, {held} AS flat, {sequence} AS seq, 'u' AS op")
+        return apply(source, target, stored_as_scd_type=scd_type)
+
+    put(10, "'aa', 1, 'b', 2")
+    assert put(10, "'b', 2, 'aa', 1").superseded == 1
+    put(20, "'b', 2, 'aa', 1")
+    assert tailrace.read(target).count() == 1
+    assert put(20, "'b', 2, 'aa', 1", "0.000002").applied == 1
+    if scd_type == 2:
+        assert put(15, "'b', 2, 'aa', 1").applied == 1
+        assert rows(target, "__START_AT", "flat[0].at") == [
+            (10, datetime.datetime(2024, 2, 29, 12, 0, 0, 1)),
+            (20, datetime.datetime(2024, 2, 29, 12, 0, 0, 2)),
+        ]
+
+
 def test_columns_come_and_types_widen_within_a_run(spark: SparkSession, target: str) -> None:
     apply(feed(spark, (1, "a", 1, 10, "u")), target)
     wider = "ID int, name string, size bigint, seq bigint, op string, tags struct<`x y`:int>"
@@ -281,6 +303,18 @@ def test_fields_that_have_one_name_are_refused(spark: SparkSession, target: str)
     with pytest.raises(Halt, match='"size" and "size" inside column "place"') as refused:
         apply(twice, target)
     assert refused.value.code == "case-collision"
+
+
+@pytest.mark.parametrize("value", ["NULL", "array()", "named_struct('a', 1, 'b', map('c', NULL))"])
+def test_a_column_that_has_no_type_is_refused_unless_it_is_left_out(
+    spark: SparkSession, target: str, value: str
+) -> None:
+    source = feed(spark, (1, "a", 1, 10, "u")).withColumn("nothing", F.expr(value))
+    with pytest.raises(Halt, match='"nothing" of the source') as refused:
+        apply(source, target)
+    assert refused.value.code == "unsupported-type"
+    apply(source, target, except_column_list=["seq", "op", "nothing"])
+    assert rows(target) == [(1, "a", 1)]
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,11 @@ def test_a_history_widens(spark: SparkSession, target: str) -> None:
     wide = SCHEMA.replace("size int", "size bigint")
     apply(feed(spark, (1, "c", 1 << 40, 30, "u"), (1, "late", 1, 15, "u"), schema=wide), target, **options)
     assert rows(target) == [(1, "b", 1, 10, 30), (1, "c", 1 << 40, 30, None)]
+
+
+def test_a_widening_that_delta_has_no_rule_for_leaves_no_new_column(spark: SparkSession, target: str) -> None:
+    apply(feed(spark, (1, "a", 1, 10, "u"), schema=SCHEMA.replace("size int", "size smallint")), target)
+    wide = SCHEMA.replace("size int", "size float, more int")
+    with pytest.raises(Halt, match="Delta cannot widen"):
+        apply(feed(spark, (1, "b", 0.5, 5, 20, "u"), schema=wide), target)
+    assert tailrace.read(target).columns == ["id", "name", "size"]

@@ -20,7 +20,7 @@ from tailrace.apply.engine import UNCHANGED, column
 from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.nested import holds_map
 from tailrace.core.table import END, RESERVED, START, Column, Table
-from tailrace.spark.kinds import kind_of, numbered, twins
+from tailrace.spark.kinds import holds_void, kind_of, numbered, twins
 
 _THEIRS = "__spark_autocdc_"
 """Columns of Spark's own AUTO CDC start like this; a feed that has them was not made for a table of ours."""
@@ -154,6 +154,12 @@ def resolve(
     if lost := [key for key in found_keys if holds_map(types[key])]:
         raise _bad(f'the key "{lost[0]}" is of type {types[lost[0]]}', "Maps have no order: use another key.")
     for name in chosen:
+        if holds_void(source.schema[name].dataType):
+            raise Halt(
+                "unsupported-type",
+                f'the column "{name}" of the source is of type {types[name]}, which holds nothing but NULL',
+                "A table would have it for good. Cast the column to the type that it is to have, or leave it out.",
+            )
         for one, other in twins(source.schema[name].dataType):
             raise Halt(
                 "case-collision",

@@ -277,10 +277,19 @@ def given(c: Column) -> Expression:
 
 
 def comparable(value: Expression, kind: str) -> Expression:
-    """Return `value` in a form that can be compared; a map has none of its own."""
-    if kind.startswith("map<") and not holds_map(kind[4:]):
-        return F.sort_array(F.map_entries(value))
-    return F.to_json(value, {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}) if holds_map(kind) else value
+    """Return `value` in a form that can be compared; a map has none of its own, for its entries have no order."""
+    if not holds_map(kind):
+        return value
+    if kind == "variant":
+        return F.to_json(value)
+    if (fields := fields_of(kind)) is not None:
+        parts = (comparable(value[name], part).alias(f"f{n}") for n, (name, part) in enumerate(fields.items()))
+        return F.when(value.isNotNull(), F.struct(*parts))
+    if (element := element_of(kind)) is not None:
+        return F.transform(value, lambda item: comparable(item, element))
+    held = (entry_of(kind) or ("", ""))[1]
+    entries = F.transform_values(value, lambda _, item: comparable(item, held)) if holds_map(held) else value
+    return F.sort_array(F.map_entries(entries))
 
 
 def soften(changes: DataFrame, table: Table, flag: str, at: Expression) -> DataFrame:

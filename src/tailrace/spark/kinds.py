@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from tailrace.core.nested import struct
 
@@ -33,6 +33,17 @@ def twins(of: DataType) -> Iterator[tuple[str, str]]:
         yield from twins(of.elementType)
     elif isinstance(of, MapType):
         yield from (*twins(of.keyType), *twins(of.valueType))
+
+
+def holds_void(of: DataType) -> bool:
+    """Say whether `of` is, or has anywhere inside, the type of a NULL that was given none."""
+    if isinstance(of, StructType):
+        return any(holds_void(field.dataType) for field in of)
+    if isinstance(of, ArrayType):
+        return holds_void(of.elementType)
+    if isinstance(of, MapType):
+        return holds_void(of.keyType) or holds_void(of.valueType)
+    return isinstance(of, NullType)
 
 
 def numbered(of: DataType) -> DataType:

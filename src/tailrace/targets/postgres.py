@@ -194,6 +194,9 @@ def widen(table: str, column: str, old: str, new: str) -> list[str]:
     """Return what gives a column its new type."""
     have, want = kind(old).sql, kind(new).sql
     value = f"{column}::timestamp AT TIME ZONE 'UTC'" if (old, new) == ("date", "timestamp") else f"{column}::{want}"
+    if want == "jsonb":
+        # An array of days that become moments; it has no cast to JSON.
+        value = f"to_jsonb({column})"
     return [] if have == want else [f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {want} USING {value}"]
 
 

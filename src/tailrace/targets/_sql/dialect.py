@@ -28,7 +28,13 @@ NATIVE = (*JSON, "text", "uuid")
 """Kinds that Spark has no name for; their values are text to it. `text` is told from `string` where a table that
 somebody else has made compares its keys in a way of its own."""
 
-_JSON = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    # A moment or a local time that was a day when it was written has no more than that.
+    "timestampFormat": "yyyy-MM-dd['T'HH:mm:ss.SSSSSSXXX]",
+    "timestampNTZFormat": "yyyy-MM-dd['T'HH:mm:ss.SSSSSS]",
+}
 
 _MAP_BY_OTHERS = re.compile(r"map<(?!string,)")
 
@@ -69,8 +75,7 @@ def json_kind(sql: str, kind: str) -> Kind:
             f"a value of type {kind} cannot be kept as JSON: the keys of its map are not text",
             "Leave the column out with columns, or give its map keys of text.",
         )
-    options = {**_JSON, "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
-    return Kind(sql, pa.string(), lambda v: F.to_json(v, options), lambda v: F.from_json(v, kind, options))
+    return Kind(sql, pa.string(), lambda v: F.to_json(v, _JSON), lambda v: F.from_json(v, kind, _JSON))
 
 
 def in_spark(kind: str) -> str:

@@ -149,8 +149,9 @@ class DeltaTable:
                 shape.create(self._session, self._place, change.table, columns, ours)
             else:
                 snapshot = self._finish_fill(*found)
-                shape.add(self._session, self._place, snapshot, change.add, fill=self._mode == "scd1")
+                # It may be refused, and then nothing is to be added.
                 self._widen(change)
+                shape.add(self._session, self._place, snapshot, change.add, fill=self._mode == "scd1")
         failpoint("C21")
 
     def apply(self, batch: Batch) -> Applied:

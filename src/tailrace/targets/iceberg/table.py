@@ -168,8 +168,12 @@ class IcebergTable:
             if found is None:
                 self._create(change)
             else:
-                shape.add(self._session, self._place, self._finished(found), change.add, fill=self._mode == "scd1")
-                self._widen(change)
+                found = self._finished(found)
+                if change.widen:
+                    # It may be refused, and then nothing is to be added.
+                    self._widen(change)
+                    found = self._existing()
+                shape.add(self._session, self._place, found, change.add, fill=self._mode == "scd1")
         failpoint("C21")
 
     def apply(self, batch: Batch) -> Applied:
