@@ -317,6 +317,14 @@ def test_a_column_that_has_no_type_is_refused_unless_it_is_left_out(
     assert rows(target) == [(1, "a", 1)]
 
 
+def test_a_column_without_a_type_is_null_in_the_column_that_the_table_has(spark: SparkSession, target: str) -> None:
+    source = feed(spark, (1, "a", 1, 10, "u")).withColumn("tags", F.expr("array('x')"))
+    apply(source, target)
+    typeless = {"size": F.lit(None), "tags": F.array()}
+    apply(feed(spark, (1, "b", 1, 20, "u"), (2, "c", 1, 20, "u")).withColumns(typeless), target)
+    assert sorted(map(tuple, tailrace.read(target).collect())) == [(1, "b", None, []), (2, "c", None, [])]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType, DataType, NullType, StructType
 
 from tailrace.apply.engine import UNCHANGED, column
 from tailrace.core.errors import Halt, Misconfigured
-from tailrace.core.nested import holds_map
+from tailrace.core.nested import element_of, holds_map
 from tailrace.core.table import END, RESERVED, START, Column, Table
 from tailrace.spark.kinds import holds_void, kind_of, numbered, twins
 
@@ -48,11 +48,31 @@ class Arguments:
     soft: str
     given: frozenset[str]
     """The columns that the source has."""
+    untyped: frozenset[str]
+    """Columns to store whose type holds nothing but NULL, itself or inside."""
 
     @property
     def partial(self) -> bool:
         """Say whether a change row may leave columns out."""
         return bool(self.ignored) or UNCHANGED in self.given
+
+    def typed(self, have: Table | None) -> Arguments:
+        """Give columns without a type the one that the table has; refuse those that it does not have."""
+        stored = {one.name.lower(): one.type for one in (have.columns if have else ())}
+        columns = []
+        for one in self.want.columns:
+            kind = stored.get(one.name.lower(), "")
+            if one.name not in self.untyped:
+                columns.append(one)
+            elif kind and (one.type == "void" or (one.type == "array<void>" and element_of(kind))):
+                columns.append(replace(one, type=kind))
+            else:
+                raise Halt(
+                    "unsupported-type",
+                    f'the column "{one.name}" of the source is of type {one.type}, which holds nothing but NULL',
+                    "A table would have it for good. Cast the column to the type that it is to have, or leave it out.",
+                )
+        return replace(self, want=replace(self.want, columns=tuple(columns)))
 
     def required(self, named: Mapping[str, str], others: Sequence[str]) -> tuple[str, ...]:
         """Return the columns, as the table has them, that a row must not lack when its change leaves them out."""
@@ -63,7 +83,8 @@ class Arguments:
 
     def value(self, name: str) -> Expression:
         """Return the value of the column `name` of the source; of a soft delete's own column, nothing yet."""
-        return column(name) if name in self.given else F.lit(None).cast(self.want.column(name).type)
+        given = column(name) if name in self.given else F.lit(None)
+        return given if name in self.given - self.untyped else given.cast(self.want.column(name).type)
 
     def unchanged(self, named: Mapping[str, str], others: Sequence[str]) -> Expression:
         """Return the names, as the table has them, of columns that a change row leaves out; only it has `others`."""
@@ -154,12 +175,6 @@ def resolve(
     if lost := [key for key in found_keys if holds_map(types[key])]:
         raise _bad(f'the key "{lost[0]}" is of type {types[lost[0]]}', "Maps have no order: use another key.")
     for name in chosen:
-        if holds_void(source.schema[name].dataType):
-            raise Halt(
-                "unsupported-type",
-                f'the column "{name}" of the source is of type {types[name]}, which holds nothing but NULL',
-                "A table would have it for good. Cast the column to the type that it is to have, or leave it out.",
-            )
         for one, other in twins(source.schema[name].dataType):
             raise Halt(
                 "case-collision",
@@ -192,6 +207,7 @@ def resolve(
         tuple(ignored),
         soft_column,
         frozenset(source.columns),
+        frozenset(name for name in chosen if holds_void(source.schema[name].dataType)),
     )
 
 

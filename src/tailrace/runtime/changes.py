@@ -139,8 +139,9 @@ class _Application:
         self._have = target.have(_TABLE)
         if self._have is not None:
             arguments = arguments.without_new(self._have) if policy is Evolution.SKIP else arguments
+        self._arguments = arguments = arguments.typed(self._have)
+        if self._have is not None:
             arguments.refuse_drift(self._have, target.notes(_TABLE))
-        self._arguments = arguments
         # Spark does not tell names apart by case, so a column goes by the name that the table has for it.
         stored = {name.lower(): name for name in (self._have.names() if self._have else ())}
         self._named = {name: stored.get(name.lower(), name) for name in arguments.want.names()}
