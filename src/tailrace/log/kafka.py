@@ -248,7 +248,7 @@ class KafkaLog:
         messages = messages or self._broker
         spark = self._own_session()
         kept = self._peek(messages.read(spark, ranges))
-        if self.envelope.learn(kept):
+        while self.envelope.learn(kept):
             kept.unpersist()
             kept = self._peek(messages.read(spark, ranges))
         view = f"tailrace_slice_{uuid.uuid4().hex}"
