@@ -273,6 +273,17 @@ def test_avro_that_is_cut_off_or_wrongly_framed_is_put_aside(spark: SparkSession
     assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 8
 
 
+def test_a_length_that_avro_only_claims_ends_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = avro(spark, tmp_path)
+    topic = "pg_avro.public.documents"
+    whole = pipeline.cluster.message(topic, 0, 0)[1] or b""
+    claims = whole.replace(b"\x0afirst", b"\x80\xd0\xac\xf3\x0efirst")  # 2,000,000,000 letters
+    assert claims != whole
+    pipeline.cluster.put(topic, 0, None, claims)
+    pipeline.drain()
+    assert claims in [letter.event.value for letter in pipeline.rejects.kept("box")]
+
+
 @pytest.mark.parametrize(("name", "kind"), [("postgres-avro", "avro"), ("postgres-json-schema", "json")])
 @pytest.mark.parametrize("max_rows", [20, 100_000])
 def test_how_messages_are_written_is_found_out_once(
