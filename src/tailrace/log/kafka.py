@@ -44,6 +44,7 @@ from tailrace.log._reading import RESYNC, reading
 from tailrace.log._routing import Routing
 from tailrace.log.slice import Aside, Contents
 
+_NOT_NEEDED = " If all of it was applied, or nothing of it is needed, leave it out of source.topics or topic_pattern."
 _MOST_ASKED = 20
 """How many tables may have their rows compared with what is known of them."""
 
@@ -124,8 +125,10 @@ class KafkaLog:
             return None
         reached = {_name(place): end - 1 for place, (_, end) in ranges.items()}
         passed = {_name(place): start - 1 for place, start in first.items()}
+        # A topic that is not read for a while keeps its place: what expires meanwhile is missed when it is read again.
+        every = {**offsets.by_partition(after), **passed, **reached}
         with reading():
-            return self._open(after, Offsets({**passed, **reached}), ranges)
+            return self._open(after, Offsets(every), ranges)
 
     def again(self, messages: pa.Table) -> KafkaSlice:
         """Return a slice of `messages` of this log that are at hand (rows of `envelopes.rows`), wherever they lie."""
@@ -163,8 +166,8 @@ class KafkaLog:
         found = self._broker.topics(self._topics)
         for name, known in self._known["topics"].items():
             if name in self._topics and (name not in found or found[name].id != known):
-                what = "was made anew" if name in found else "is gone"
-                raise ResyncRequired(f'topic "{name}" {what} since it was last read', RESYNC)
+                what, rest = ("was made anew", "") if name in found else ("is gone", _NOT_NEEDED)
+                raise ResyncRequired(f'topic "{name}" {what} since it was last read', RESYNC + rest)
         for name in self._topics:
             if name not in found:
                 raise NotReady("topic-missing", f'there is no topic "{name}"', "Create it, or mend source.topics.")

@@ -6,6 +6,7 @@ Options, PlatformConfig ──▶ topics, tables ──▶ format, log, dead let
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -199,13 +200,18 @@ class Topics:
         """Return the last offsets that there are."""
         return self._seen(life).head()
 
+    def _gone(self, memory: Memory) -> list[str]:
+        """Return the topics that were read, that the pattern still means, and that are not there: the log says so."""
+        pattern, known = self._options.topic_pattern, (memory.load() or {}).get("topics", {})
+        return sorted(name for name in known if pattern and re.fullmatch(pattern, name) and name not in self.names)
+
     def _open_log(self, life: Life, memory: Callable[[str], Memory]) -> KafkaLog:
         options = self._options
         return KafkaLog(
             life.log,
             life.epoch,
             self._broker,
-            self.names,
+            (*self.names, *self._gone(memory(""))),
             self.tables(),
             self._format(memory(".written")),
             memory(""),
