@@ -574,6 +574,9 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
     # A number that grows, past where a time would turn from seconds into milliseconds.
     put("INSERT", None, {"id": 6, "name": "below"}, 99_999_999_999)
     put("UPDATE", {"id": 6}, {"id": 6, "name": "above"}, 100_000_000_001)
+    # A float would not tell these two apart.
+    put("INSERT", None, {"id": 8, "name": "later"}, "1700000000.123456789")
+    put("UPDATE", {"id": 8}, {"id": 8, "name": "earlier"}, "1700000000.123456788")
     put("INSERT", None, {"id": 7, "name": "later"}, -1.25)
     put("UPDATE", {"id": 7}, {"id": 7, "name": "earlier"}, -1.5)
     put("DELETE", None, None, 1700000005000)
@@ -586,6 +589,7 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
         {"id": 5, "name": "moved"},
         {"id": 6, "name": "above"},
         {"id": 7, "name": "later"},
+        {"id": 8, "name": "later"},
     ]
     assert total(counts, "rejected") == 3
 
