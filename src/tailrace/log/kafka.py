@@ -34,7 +34,7 @@ from tailrace.core.errors import Halt, NotReady, ResyncRequired
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Table, incompatible, table_called, table_from_json
 from tailrace.envelopes import rows as landed_rows
-from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
+from tailrace.envelopes.message import FILTERED, NO_ROW, NO_SCHEMA, Format, Sample
 from tailrace.log._broker import Partition
 from tailrace.log._cluster import Cluster, Memory, Messages
 from tailrace.log._held import Held
@@ -414,6 +414,8 @@ class KafkaLog:
             mine = F.col("fate").isNull() & (F.col("table") == table)
             rows = kept.where(mine & self._novel()).select("row")
             now = widened(have, inferred(rows), table, keys)
+            if not now.columns:
+                return None
             awaited = self._known["awaited"]
             if begins:
                 there = (have or now).names()
@@ -486,7 +488,8 @@ def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[P
 def _without_schema(kept: DataFrame, unreadable: Sequence[tuple[str, str]]) -> DataFrame:
     """Give messages whose schema describes no row that fate."""
     theirs = F.struct("table", "schema").isin([F.struct(F.lit(table), F.lit(schema)) for table, schema in unreadable])
-    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, NO_SCHEMA)))
+    why = F.when(F.col("schema") == "", NO_ROW).otherwise(NO_SCHEMA)
+    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, why)))
 
 
 def _incompatible(what: str, why: str) -> Halt:
