@@ -14,9 +14,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from dev.services import on_demand
+from dev.services import http, on_demand
 from dev.services.kafka import Kafka
 from dev.services.oauth import TokenEndpoint
+from dev.services.registry import Registry
 from tailrace.config.load import load_pipeline, load_platform
 from tailrace.config.platform import KafkaConfig
 from tailrace.core.errors import NotReady
@@ -204,6 +205,38 @@ def test_expired_offsets_halt(shop: Shop) -> None:
     error = shop.run().first_error()
     assert error is not None
     assert (error.code, "begins at offset 3" in str(error)) == ("resync-required", True)
+
+
+def test_avro_is_read_where_nothing_but_a_registry_is_named(kafka: Kafka, registry: Registry, tmp_path: Path) -> None:
+    shop = Shop(kafka, tmp_path, settings={"bootstrap_servers": kafka.bootstrap, "schema_registry_url": registry.url})
+    row = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+    texts = [{"name": name, "type": "string"} for name in ("connector", "schema", "table")]
+    fields = [
+        {"name": "before", "type": ["null", {"type": "record", "name": "Value", "fields": row}]},
+        {"name": "after", "type": ["null", "Value"]},
+        {
+            "name": "source",
+            "type": {"type": "record", "name": "Source", "fields": [*texts, {"name": "lsn", "type": "long"}]},
+        },
+        {"name": "op", "type": "string"},
+    ]
+    schema = json.dumps({"type": "record", "name": "Envelope", "namespace": shop.topic, "fields": fields})
+    told = http.call("POST", f"{registry.url}/subjects/{shop.topic}-value/versions", {"schema": schema})
+
+    def text(value: str) -> bytes:
+        return bytes([2 * len(value)]) + value.encode()
+
+    def put(key: int, lsn: int, name: str) -> None:
+        source = text("postgresql") + text("public") + text("orders") + bytes([2 * lsn])
+        body = b"\0\2" + bytes([2 * key]) + text(name) + source + text("c")
+        shop.send(json.dumps({"id": key}).encode(), b"\0" + int(told["id"]).to_bytes(4, "big") + body)
+
+    put(1, 10, "x")
+    assert counted(shop.run()) == {"read": 1, "applied": 1, "superseded": 0, "filtered": 0, "rejected": 0}
+    put(2, 11, "y")
+    shop.send(b"key", b'{"op": "c"}')
+    assert counted(shop.run())["rejected"] == 1
+    assert shop.rows() == {1: "x", 2: "y"}
 
 
 def test_poison_is_in_the_dead_letters_and_good_rows_are_applied(shop: Shop) -> None:

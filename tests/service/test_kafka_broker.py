@@ -191,6 +191,20 @@ def test_dead_letters_that_name_no_place_are_listed_until_they_are_forgotten(
     assert kept.count("lake") == 0
 
 
+def test_dead_letters_that_were_sent_in_a_transaction_are_found(
+    topic: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    kept = letters(tmp_path, settings, topics=lambda: [topic])
+    kept.put("lake", "log", [rejected(topic, 7)])
+    producer = Producer({**settings, "log_level": 0, "transactional.id": topic})
+    producer.init_transactions(30)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce(f"{topic}.dlq", b"theirs", partition=0)
+        end(30)
+    assert [letter["value"] for letter in kept.letters("lake")].count("theirs") == 1
+
+
 def test_more_dead_letters_than_the_client_has_room_for_are_all_sent(
     topic: str, settings: dict[str, str], tmp_path: Path
 ) -> None:

@@ -201,6 +201,31 @@ def test_expired_offsets_halt_and_what_was_read_may_expire(pipeline: Pipeline, c
         pipeline.log.require(mark.offset)
 
 
+def test_a_topic_that_was_not_read_for_a_while_is_read_on_from_where_it_was(
+    pipeline: Pipeline, cluster: MemoryCluster
+) -> None:
+    cluster.create("cdc.public.lines", 1)
+    for key in range(4):
+        cluster.put("cdc.public.lines", 0, *event(key, "c", 10 + key, table="lines"))
+    fill(cluster, range(2))
+    pipeline.topics, pipeline.tables = [TOPIC, "cdc.public.lines"], [TABLE, "public.lines"]
+    assert total(pipeline.drain(), "applied") == 6
+    pipeline.topics = [TOPIC]
+    fill(cluster, range(2, 4))
+    assert total(pipeline.drain(), "read") == 2
+    pipeline.topics = [TOPIC, "cdc.public.lines"]
+    assert total(pipeline.drain(), "read") == 0
+    pipeline.topics = [TOPIC]
+    fill(cluster, range(4, 6))
+    pipeline.drain()
+    cluster.put("cdc.public.lines", 0, *event(9, "c", 20, table="lines"))
+    cluster.put("cdc.public.lines", 0, *event(10, "c", 21, table="lines"))
+    cluster.expire("cdc.public.lines", 0, 5)
+    pipeline.topics = [TOPIC, "cdc.public.lines"]
+    with pytest.raises(ResyncRequired, match="begins at offset 5, and 4 is needed"):
+        pipeline.drain()
+
+
 def test_a_table_that_is_dropped_is_never_built_from_half_of_its_log(
     pipeline: Pipeline, cluster: MemoryCluster
 ) -> None:
@@ -550,6 +575,9 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
     # A number that grows, past where a time would turn from seconds into milliseconds.
     put("INSERT", None, {"id": 6, "name": "below"}, 99_999_999_999)
     put("UPDATE", {"id": 6}, {"id": 6, "name": "above"}, 100_000_000_001)
+    # A float would not tell these two apart.
+    put("INSERT", None, {"id": 8, "name": "later"}, "1700000000.123456789")
+    put("UPDATE", {"id": 8}, {"id": 8, "name": "earlier"}, "1700000000.123456788")
     put("INSERT", None, {"id": 7, "name": "later"}, -1.25)
     put("UPDATE", {"id": 7}, {"id": 7, "name": "earlier"}, -1.5)
     put("DELETE", None, None, 1700000005000)
@@ -562,6 +590,7 @@ def test_a_custom_message(cluster: MemoryCluster, spark: SparkSession, tmp_path:
         {"id": 5, "name": "moved"},
         {"id": 6, "name": "above"},
         {"id": 7, "name": "later"},
+        {"id": 8, "name": "later"},
     ]
     assert total(counts, "rejected") == 3
 

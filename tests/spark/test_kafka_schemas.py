@@ -102,6 +102,32 @@ def test_of_a_deleted_row_only_the_key_must_be_of_its_type(pipeline: Pipeline, c
     ]
 
 
+@pytest.mark.parametrize("row", ["5", '"text"', "{}", "[1]"])
+def test_what_is_no_row_may_come_first(row: str, pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    place = '{"connector":"postgresql","schema":"public","table":"orders","lsn":9}'
+    cluster.put(TOPIC, 0, b'{"id": 1}', f'{{"op":"c","after":{row},"source":{place}}}'.encode())
+    assert total(pipeline.drain(), "rejected") == 1
+    send(cluster, 10, "c", id=1, size=2)
+    assert total(pipeline.drain(), "applied") == 1
+    assert pipeline.rows(TABLE) == [{"id": 1, "size": 2}]
+
+
+def test_what_is_nested_a_thousand_levels_deep_ends_nothing(pipeline: Pipeline, cluster: MemoryCluster) -> None:
+    def nested(levels: int, opened: str, closed: str) -> bytes:
+        place = f'{{"connector":"postgresql","schema":"public","table":"orders","lsn":{levels}}}'
+        row = f'{{"id":{levels},"size":{opened * levels}1{closed * levels}}}'
+        return f'{{"op":"c","after":{row},"source":{place}}}'.encode()
+
+    for levels in (3, 900, 10_000):
+        cluster.put(TOPIC, 0, b'{"id": 1}', nested(levels, '{"a":', "}"))
+        cluster.put(TOPIC, 0, b'{"id": 1}', nested(levels + 1, "[", "]"))
+    counts = pipeline.drain()
+    assert (total(counts, "applied"), total(counts, "rejected")) == (4, 2)
+    rows = {row["id"]: row["size"] for row in pipeline.rows(TABLE)}
+    assert rows[900] == '{"a":' * 900 + "1" + "}" * 900
+    assert rows[901] == "[" * 901 + "1" + "]" * 901
+
+
 @pytest.mark.parametrize(
     ("mode", "columns"), [("scd1", ()), ("scd2", ()), ("append", ()), ("scd1", ("id", "note", "unseen"))]
 )

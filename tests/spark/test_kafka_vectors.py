@@ -19,6 +19,8 @@ from tailrace.core.table import Column, Table
 from tailrace.envelopes import message
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.debezium_either import DebeziumEither, Written
+from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.log._memory_cluster import MemoryCluster
 from tailrace.runtime.fold import Counts
@@ -269,6 +271,58 @@ def test_avro_that_is_cut_off_or_wrongly_framed_is_put_aside(spark: SparkSession
         pipeline.cluster.put(topic, 0, None, value)
     counts = pipeline.drain()
     assert sum(count.rejected for count in counts if count.table in (topic, "public.documents")) == 8
+
+
+def test_a_length_that_avro_only_claims_ends_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = avro(spark, tmp_path)
+    topic = "pg_avro.public.documents"
+    whole = pipeline.cluster.message(topic, 0, 0)[1] or b""
+    claims = whole.replace(b"\x0afirst", b"\x80\xd0\xac\xf3\x0efirst")  # 2,000,000,000 letters
+    assert claims != whole
+    pipeline.cluster.put(topic, 0, None, claims)
+    pipeline.drain()
+    assert claims in [letter.event.value for letter in pipeline.rejects.kept("box")]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("postgres-avro", "avro"), ("postgres-json-schema", "json")])
+@pytest.mark.parametrize("max_rows", [20, 100_000])
+def test_how_messages_are_written_is_found_out_once(
+    name: str, kind: str, max_rows: int, whole: Callable[[str], Whole], spark: SparkSession, tmp_path: Path
+) -> None:
+    schemas = json.loads((VECTORS / "postgres-avro.json").read_text())["schemas"]
+    noted: list[Written] = []
+
+    def either() -> DebeziumEither:
+        known = noted[0] if noted else None
+        return DebeziumEither(DebeziumJson(), DebeziumAvro(lambda number: schemas[str(number)]), known, noted.append)
+
+    pipeline = opened(name, spark, tmp_path)
+    topic = min(pipeline.topics)
+    pipeline.envelope = either()
+    counts = pipeline.drain(max_rows)
+    assert noted == [kind]
+    assert total(counts, "rejected") == total(whole(name)[1], "rejected")
+    assert pipeline.rows("public.customers") == whole(name)[0].rows("public.customers")
+    # In the next process, one that is written otherwise is nothing to go by.
+    pipeline.envelope = either()
+    pipeline.cluster.put(topic, 0, None, b"{}" if kind == "avro" else b"\0\0\0\0\7\2")
+    assert total(pipeline.drain(), "rejected") == 1
+    assert noted == [kind]
+
+
+def test_what_says_nothing_of_how_it_is_written_decides_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = opened("postgres-json", spark, tmp_path)
+    vector = {topic: pipeline.cluster._topics[topic].partitions[0] for topic in pipeline.topics}
+    sent = {topic: list(messages) for topic, messages in vector.items()}
+    for messages in vector.values():
+        messages[:] = [(b"{}", None, ()), (None, b"\xff", ()), (None, b"oops", ())]
+    pipeline.envelope = DebeziumEither(DebeziumJson(), DebeziumAvro(lambda _: {}))
+    counts = pipeline.drain()
+    assert (total(counts, "filtered"), total(counts, "rejected")) == (len(vector), 2 * len(vector))
+    for topic, messages in sent.items():
+        vector[topic].extend(messages)
+    pipeline.drain()
+    assert pipeline.rows("public.customers")[0]["name"] == "Ann, again"
 
 
 @pytest.mark.parametrize("name", ["postgres-avro", "postgres-json"])

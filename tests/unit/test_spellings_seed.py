@@ -78,7 +78,6 @@ def test_the_toml_example_is_a_mirror_of_one_table(tmp_path: Path) -> None:
         "topics": ("dbserver1.public.customers",),
         "bootstrap_servers": "broker:9092",
         "schema_registry_url": "http://registry:8081",
-        "value_format": "avro",
     }
 
 
@@ -228,21 +227,17 @@ def test_the_layout_is_not_bound_to_a_format(tmp_path: Path) -> None:
     assert load_pipeline(file, ENVIRONMENT).config == load(tmp_path, EXAMPLE).config
 
 
-def test_a_registry_of_the_source_makes_debezium_s_messages_avro_in_every_layout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["avro", "json"])
+def test_a_format_that_is_written_down_is_the_same_in_every_layout(tmp_path: Path, written: str) -> None:
     file = tmp_path / "pipeline.yaml"
-    text = (
-        "pipeline_id: p\nsource: {source_type: kafka, topics: [a.b.c], schema_registry_url: 'http://r:8081' MORE}\n"
+    file.write_text(
+        f"pipeline_id: p\nsource: {{source_type: kafka, topics: [a.b.c], value_format: {written}}}\n"
         "sinks: [{sink_id: s, sink_type: sqlite, sqlite: {path: x.db}}]\n"
     )
-    for more, kind in (("", "avro"), (", value_format: json", "json")):
-        file.write_text(text.replace(" MORE", more))
-        assert load_pipeline(file, {}).config.source.options.model_dump()["value_format"] == kind
-    file.write_text(text.replace(" MORE", "") + "cdc: {envelope: maxwell}\n")
-    assert load_pipeline(file, {}).config.source.options.model_dump()["value_format"] == "json"
+    toml = EXAMPLE.replace('kind = "kafka"', f'kind = "kafka"\nvalue_format = "{written}"')
+    for config in (load_pipeline(file, {}).config, load(tmp_path, toml).config):
+        assert config.source.options.model_dump()["value_format"] == written
 
 
-def test_a_registry_does_not_make_other_messages_avro(tmp_path: Path) -> None:
-    json = EXAMPLE.replace('kind = "kafka"', 'kind = "kafka"\nvalue_format = "json"')
-    assert load(tmp_path, json).config.source.options.model_dump()["value_format"] == "json"
-    maxwell = EXAMPLE.replace('envelope = "debezium"', 'envelope = "maxwell"')
-    assert load(tmp_path, maxwell).config.source.options.model_dump()["value_format"] == "json"
+def test_a_registry_does_not_say_how_messages_are_written(tmp_path: Path) -> None:
+    assert load(tmp_path, EXAMPLE).config.source.options.model_dump()["value_format"] is None

@@ -90,7 +90,7 @@ def pipeline_from(document: Document, environ: Mapping[str, str]) -> Loaded[Pipe
         del shaped[key]
     plugins = _Plugins(document, problems, cautions)
     if "source" in document.data:
-        shaped["source"] = plugins.source(document.data["source"], document.data.get("cdc"))
+        shaped["source"] = plugins.source(document.data["source"])
     if isinstance(sinks := shaped.get("sinks"), list):
         shaped["sinks"] = [plugins.sink(sink, ("sinks", index)) for index, sink in enumerate(sinks)]
     pipeline = validate(PipelineConfig, shaped, document, (), problems)
@@ -109,13 +109,11 @@ class _Plugins:
     problems: list[Problem]
     cautions: list[Problem]
 
-    def source(self, section: Node, cdc: Node) -> object:
+    def source(self, section: Node) -> object:
         if not isinstance(section, dict):
             return section
         name = section.get("source_type", "postgres")
         options = self._options(Kind.SOURCE, name, ("source",), {"source_type"})
-        if completed := getattr(options, "completed", None):
-            options = completed(cdc.get("envelope", "debezium") if isinstance(cdc, dict) else "debezium")
         return {"source_type": name, OPTIONS: options}
 
     def sink(self, section: Node, loc: Loc) -> object:

@@ -148,14 +148,19 @@ class DeadLetters:
 
     def _read(self, topic: str) -> Iterator[Message]:
         """Yield what `topic` has now."""
-        reader = Consumer({**self._settings, "group.id": "tailrace-dead-letters", "enable.auto.commit": False})
+        settings = {"group.id": "tailrace-dead-letters", "enable.auto.commit": False, "enable.partition.eof": True}
+        reader = Consumer({**self._settings, **settings})
         try:
             for number in reader.list_topics(topic, timeout=_SECONDS).topics[topic].partitions:
                 start, end = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=_SECONDS)
                 reader.assign([TopicPartition(topic, number, start)])
                 while start < end:
                     found = reader.poll(_SECONDS)
-                    if found is None or found.error():
+                    error = found and found.error()
+                    # What lies at the end may be no message but the end of a transaction.
+                    if error and error.code() == KafkaError._PARTITION_EOF:
+                        break
+                    if found is None or error:
                         raise _unread(topic, "it gave no message in time")
                     start = (found.offset() or 0) + 1
                     yield found

@@ -34,7 +34,8 @@ from tailrace.envelopes.debezium_json import OLD_KEY, position
 from tailrace.envelopes.message import PLACEHOLDER, Sample
 
 LEARN = "unknown-schema: its id is not known yet"
-_HEADER = 5
+FRAME = 5
+"""How many bytes come before the datum."""
 _MOST_DECODED = 16
 """How many schemas may have columns of their own in what is kept of a slice."""
 _SOURCE = {
@@ -70,9 +71,9 @@ class DebeziumAvro:
     def peek(self, rows: DataFrame, epoch: int, max_bytes: int) -> DataFrame:
         """Look into the messages whose schema is known."""
         size = F.octet_length("value")
-        framed = F.coalesce((size > _HEADER) & (F.substring("value", 1, 1) == F.lit(b"\0")), F.lit(False))
+        framed = F.coalesce((size > FRAME) & (F.substring("value", 1, 1) == F.lit(b"\0")), F.lit(False))
         number = F.when(framed, F.conv(F.hex(F.substring("value", 2, 4)), 16, 10).cast("bigint"))
-        body = F.when(framed & (size <= max_bytes), F.expr(f"substring(value, {_HEADER + 1})"))
+        body = F.when(framed & (size <= max_bytes), F.expr(f"substring(value, {FRAME + 1})"))
         unfit = (
             F.when(size.isNull(), message.FILTERED)
             .when(size > max_bytes, F.concat(F.lit("too-large: "), size))
@@ -127,7 +128,7 @@ class DebeziumAvro:
 
     def schema(self, table: str, sample: Sample) -> Table | None:
         """Return the table of the schema that a message names."""
-        number = struct.unpack(">I", (sample.value or b"")[1:_HEADER])[0]
+        number = struct.unpack(">I", (sample.value or b"")[1:FRAME])[0]
         keys, described = self.keys(sample), self._schema(number)
         try:
             return self._table(table, number, described, keys)
@@ -152,9 +153,9 @@ class DebeziumAvro:
 
     def keys(self, sample: Sample) -> tuple[str, ...]:
         """Return the fields of the key's own schema."""
-        if not sample.key or len(sample.key) <= _HEADER or sample.key[0]:
+        if not sample.key or len(sample.key) <= FRAME or sample.key[0]:
             return message.keys_in(sample.key)
-        described = self._writer(struct.unpack(">I", sample.key[1:_HEADER])[0])
+        described = self._writer(struct.unpack(">I", sample.key[1:FRAME])[0])
         return tuple(field["name"] for field in described.get("fields", ())) if isinstance(described, Mapping) else ()
 
     def open_rows(self, rows: DataFrame, table: Table, epoch: int, max_bytes: int) -> DataFrame:
@@ -232,7 +233,7 @@ class DebeziumAvro:
 
 def _keyless() -> Expression:
     """Say whether the message's key names no columns, neither by a schema nor as JSON."""
-    framed = (F.octet_length("key") > _HEADER) & (F.substring("key", 1, 1) == F.lit(b"\0"))
+    framed = (F.octet_length("key") > FRAME) & (F.substring("key", 1, 1) == F.lit(b"\0"))
     return message.keyless(F.col("key")) & ~F.coalesce(framed, F.lit(False))
 
 

@@ -51,6 +51,7 @@ COLUMNS = (
     "fate",
 )
 NO_SCHEMA = "bad-schema: its schema describes no row"
+NO_ROW = "malformed: not a row of this table"
 PLACEHOLDER = "__debezium_unavailable_value"
 """What Debezium writes for a value that the database did not send, unless it was told another word."""
 
@@ -131,7 +132,7 @@ def _misfit(table: Table) -> Expression:
     name = F.get(F.when(deleted, F.array_intersect(lost, F.array(*map(F.lit, table.keys)))).otherwise(lost), F.lit(0))
     kinds = F.create_map(*(F.lit(text) for c in table.columns for text in (c.name, c.type)))
     named = F.concat(F.lit('bad-value: column "'), name, F.lit('" is not a '), kinds[name])
-    return F.coalesce(named, F.when(~deleted, "malformed: not a row of this table"))
+    return F.coalesce(named, F.when(~deleted, NO_ROW))
 
 
 def opened(

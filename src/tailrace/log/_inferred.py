@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, StructType
 
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table, widens
@@ -25,9 +24,12 @@ def inferred(rows: DataFrame) -> dict[str, str]:
     session: Any = rows.sparkSession
     texts = getattr(rows._jdf, "as")(java_class(session, "org.apache.spark.sql.Encoders").STRING())
     reader = session._jsparkSession.read().option("dropFieldIfAllNull", "true")
-    found = StructType.fromJson(json.loads(reader.json(texts).schema().json()))
-    return {field.name: _plain(field.dataType) for field in found.fields if field.name != "_corrupt_record"}
+    # What lies inside of objects is not asked for: it may be a thousand levels deep, which Python does not follow.
+    fields = reader.json(texts).schema().fields()
+    return {field.name(): _plain(field.dataType()) for field in fields if field.name() != "_corrupt_record"}
 
+
+_DEEP = ("array", "struct")
 
 _TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _WHOLE = "-?[0-9]{1,18}+"
@@ -69,10 +71,11 @@ def named(rows: DataFrame) -> set[str]:
     return {row[0] for row in rows.select(F.explode(F.json_object_keys("row"))).distinct().collect()}
 
 
-def _plain(kind: DataType) -> str:
-    if isinstance(kind, ArrayType) and not isinstance(kind.elementType, ArrayType | StructType):
-        return f"array<{_plain(kind.elementType)}>"
-    return "string" if isinstance(kind, ArrayType | StructType) else kind.simpleString()
+def _plain(kind: Any) -> str:
+    """Return what a column of Spark's type `kind` is kept as."""
+    if kind.typeName() == "array" and (element := kind.elementType()).typeName() not in _DEEP:
+        return f"array<{element.simpleString()}>"
+    return "string" if kind.typeName() in _DEEP else str(kind.simpleString())
 
 
 def widened(have: Table | None, found: dict[str, str], name: str, keys: tuple[str, ...]) -> Table:

@@ -33,7 +33,7 @@ from tailrace.core.errors import Halt, NotReady, ResyncRequired
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Table, incompatible, table_called, table_from_json
 from tailrace.envelopes import rows as landed_rows
-from tailrace.envelopes.message import FILTERED, NO_SCHEMA, Format, Sample
+from tailrace.envelopes.message import FILTERED, NO_ROW, NO_SCHEMA, Format, Sample
 from tailrace.log._broker import Partition
 from tailrace.log._cluster import Cluster, Memory, Messages
 from tailrace.log._held import Held
@@ -44,6 +44,7 @@ from tailrace.log._routing import Routing
 from tailrace.log.slice import Aside, Contents
 from tailrace.spark.kept import forget, keep
 
+_NOT_NEEDED = " If all of it was applied, or nothing of it is needed, leave it out of source.topics or topic_pattern."
 _MOST_ASKED = 20
 """How many tables may have their rows compared with what is known of them."""
 
@@ -124,8 +125,10 @@ class KafkaLog:
             return None
         reached = {_name(place): end - 1 for place, (_, end) in ranges.items()}
         passed = {_name(place): start - 1 for place, start in first.items()}
+        # A topic that is not read for a while keeps its place: what expires meanwhile is missed when it is read again.
+        every = {**offsets.by_partition(after), **passed, **reached}
         with reading():
-            return self._open(after, Offsets({**passed, **reached}), ranges)
+            return self._open(after, Offsets(every), ranges)
 
     def again(self, messages: pa.Table) -> KafkaSlice:
         """Return a slice of `messages` of this log that are at hand (rows of `envelopes.rows`), wherever they lie."""
@@ -163,8 +166,8 @@ class KafkaLog:
         found = self._broker.topics(self._topics)
         for name, known in self._known["topics"].items():
             if name in self._topics and (name not in found or found[name].id != known):
-                what = "was made anew" if name in found else "is gone"
-                raise ResyncRequired(f'topic "{name}" {what} since it was last read', RESYNC)
+                what, rest = ("was made anew", "") if name in found else ("is gone", _NOT_NEEDED)
+                raise ResyncRequired(f'topic "{name}" {what} since it was last read', RESYNC + rest)
         for name in self._topics:
             if name not in found:
                 raise NotReady("topic-missing", f'there is no topic "{name}"', "Create it, or mend source.topics.")
@@ -248,7 +251,7 @@ class KafkaLog:
         messages = messages or self._broker
         spark = self._own_session()
         kept = self._peek(messages.read(spark, ranges))
-        if self.envelope.learn(kept):
+        while self.envelope.learn(kept):
             forget(kept)
             kept = self._peek(messages.read(spark, ranges))
         view = f"tailrace_slice_{uuid.uuid4().hex}"
@@ -410,6 +413,8 @@ class KafkaLog:
             mine = F.col("fate").isNull() & (F.col("table") == table)
             rows = kept.where(mine & self._novel()).select("row")
             now = widened(have, inferred(rows), table, keys)
+            if not now.columns:
+                return None
             awaited = self._known["awaited"]
             if begins:
                 there = (have or now).names()
@@ -482,7 +487,8 @@ def cut(available: Mapping[Partition, tuple[int, int]], max_rows: int) -> dict[P
 def _without_schema(kept: DataFrame, unreadable: Sequence[tuple[str, str]]) -> DataFrame:
     """Give messages whose schema describes no row that fate."""
     theirs = F.struct("table", "schema").isin([F.struct(F.lit(table), F.lit(schema)) for table, schema in unreadable])
-    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, NO_SCHEMA)))
+    why = F.when(F.col("schema") == "", NO_ROW).otherwise(NO_SCHEMA)
+    return kept.withColumn("fate", F.coalesce("fate", F.when(theirs, why)))
 
 
 def _incompatible(what: str, why: str) -> Halt:

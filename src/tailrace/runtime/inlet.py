@@ -54,8 +54,8 @@ class Opened:
     pumped: tuple[Source, Log] | None = None
     """What is read, and the log that it is written to; nothing, where somebody else fills the log."""
     each: Callable[[str, Callable[[str], None]], ReadLog] | None = None
-    watch: Callable[[], Registered] | None = None
-    """Looks whether a schema registry has new versions; nothing, where there is no registry."""
+    watch: Callable[[], Registered | None] | None = None
+    """Looks whether a schema registry has new versions; nothing, where there is no registry, or none is needed."""
 
     def read_by(self, target: str, warn: Callable[[str], None]) -> ReadLog:
         """Return the log as `target` reads it."""

@@ -27,14 +27,16 @@ def monitored(measure: Callable[[], Lag], interval: float, report: Reporter) -> 
 
 
 @contextmanager
-def watched(look: Callable[[], Registered] | None, interval: float, report: Reporter) -> Iterator[None]:
+def watched(look: Callable[[], Registered | None] | None, interval: float, report: Reporter) -> Iterator[None]:
     """Tell `report` at once and then every `interval` seconds what a registry says; without one, do nothing."""
     if look is None:
         yield
         return
 
     def tell() -> None:
-        report.registered(_answer(look, lambda error: Registered(error=error), "the registry could not be looked at"))
+        found = _answer(look, lambda error: Registered(error=error), "the registry could not be looked at")
+        if found is not None:
+            report.registered(found)
 
     with _repeating(tell, interval, "schema monitor"):
         yield

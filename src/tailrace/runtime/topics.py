@@ -5,6 +5,8 @@ Options, PlatformConfig ──▶ topics, tables ──▶ format, log, dead let
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +31,7 @@ from tailrace.core.subjects import Registered
 from tailrace.envelopes import rows as landed_rows
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.debezium_either import DebeziumEither
 from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Format
@@ -147,36 +150,36 @@ class Topics:
     def log(self, life: Life) -> KafkaLog:
         """Return the log of `life`."""
         if life.log not in self._logs:
-            self._logs[life.log] = self._open_log(life, _File(self._memory(life)))
+            self._logs[life.log] = self._open_log(life, lambda what: _File(self._memory(life, what)))
         return self._logs[life.log]
 
     def _seen(self, life: Life | None) -> KafkaLog:
         """Return the log as an onlooker reads it, who remembers nothing."""
-        return self._open_log(life or Life(1, "none"), _Seen(self._memory(life) if life else None))
+        return self._open_log(life or Life(1, "none"), lambda what: _Seen(self._memory(life, what) if life else None))
 
-    def _memory(self, life: Life) -> Path:
-        return self._folder / "topics" / f"{life.log}.json"
+    def _memory(self, life: Life, what: str) -> Path:
+        return self._folder / "topics" / f"{life.log}{what}.json"
 
-    def _watch(self, life: Life) -> Callable[[], Registered] | None:
+    def _watch(self, life: Life) -> Callable[[], Registered | None] | None:
         """Return what looks for new versions in the registry, and has the log halt where that was asked for."""
-        if not self._avro:
-            return None
         log, strict = self.log(life), self._platform.stop_on_incompatible_schema
-        memory = _File(self._folder / "topics" / f"{life.log}.subjects.json")
-        subjects = Subjects(self._registry, self.names, memory, strict=strict)
+        if not isinstance(log.envelope, DebeziumAvro | DebeziumEither):
+            return None
 
-        def look() -> Registered:
-            found = subjects.look()
+        @functools.cache
+        def subjects() -> Subjects:
+            return Subjects(self._registry, self.names, _File(self._memory(life, ".subjects")), strict=strict)
+
+        def look() -> Registered | None:
+            if isinstance(log.envelope, DebeziumEither) and log.envelope.written != "avro":
+                return None
+            found = subjects().look()
             for change in found.changes if strict else ():
                 if change.why is not None:
                     log.refuse(f'subject "{change.subject}", version {change.new_version},', change.why)
             return found
 
         return look
-
-    @property
-    def _avro(self) -> bool:
-        return self._pipeline.cdc.envelope == "debezium" and self._options.value_format == "avro"
 
     @cached_property
     def _registry(self) -> Registry:
@@ -197,16 +200,21 @@ class Topics:
         """Return the last offsets that there are."""
         return self._seen(life).head()
 
-    def _open_log(self, life: Life, memory: Memory) -> KafkaLog:
+    def _gone(self, memory: Memory) -> list[str]:
+        """Return the topics that were read, that the pattern still means, and that are not there: the log says so."""
+        pattern, known = self._options.topic_pattern, (memory.load() or {}).get("topics", {})
+        return sorted(name for name in known if pattern and re.fullmatch(pattern, name) and name not in self.names)
+
+    def _open_log(self, life: Life, memory: Callable[[str], Memory]) -> KafkaLog:
         options = self._options
         return KafkaLog(
             life.log,
             life.epoch,
             self._broker,
-            self.names,
+            (*self.names, *self._gone(memory(""))),
             self.tables(),
-            self._format(),
-            memory,
+            self._format(memory(".written")),
+            memory(""),
             self._spark,
             self._platform.limits.max_event_bytes,
             self.loose,
@@ -289,7 +297,7 @@ class Topics:
                 rows.append({**place, "lag_events": lag, "upto": have, "head": last})
         return rows
 
-    def _format(self) -> Format:
+    def _format(self, noted: Memory) -> Format:
         cdc = self._pipeline.cdc
         if cdc.envelope == "maxwell":
             return Maxwell()
@@ -302,6 +310,13 @@ class Topics:
                 cdc.ts_field or "",
                 cdc.op_map or {},
             )
-        if self._avro:
-            return DebeziumAvro(self._registry.schema, self._options.unavailable_value)
-        return DebeziumJson(self._options.unavailable_value)
+        json = DebeziumJson(self._options.unavailable_value)
+        avro = DebeziumAvro(self._writer, self._options.unavailable_value)
+        if self._options.value_format:
+            return avro if self._options.value_format == "avro" else json
+        known = (noted.load() or {}).get("value_format")
+        return DebeziumEither(json, avro, known, lambda found: noted.save({"value_format": found}))
+
+    def _writer(self, number: int) -> Mapping[str, Any]:
+        """Return the schema with the id `number`; who reads JSON only needs no registry, whatever its address is."""
+        return self._registry.schema(number)

@@ -67,9 +67,9 @@ class Options(BaseModel):
     counted as filtered. A change of a row's key is a delete of the old one and a create or update of the new one."""
     routes: tuple[Route, ...] = ()
     """Whose messages a topic holds, whatever they say themselves; the first rule that matches its name counts."""
-    value_format: Literal["json", "avro"] = "json"
+    value_format: Literal["json", "avro"] | None = None
     """How Debezium's messages are written: `json`, with schema blocks or without, or `avro` with a schema registry. If
-    unset, a source with a `schema_registry_url` of its own has `avro`."""
+    unset, as most of the first ones that are read."""
     bootstrap_servers: Annotated[str, Field(min_length=1)] | None = None
     """The brokers, if they are not those of the platform's `kafka`; how they are spoken to is said there."""
     schema_registry_url: Annotated[str, Field(min_length=1)] | None = None
@@ -81,11 +81,6 @@ class Options(BaseModel):
         """Return `kafka` with what was written here in its place."""
         own = {"bootstrap_servers": self.bootstrap_servers, "schema_registry_url": self.schema_registry_url}
         return kafka.model_copy(update={name: value for name, value in own.items() if value})
-
-    def completed(self, envelope: object) -> Options:
-        """Return these with what they leave open: Debezium's messages are Avro where the source names its registry."""
-        told = "value_format" in self.model_fields_set or not self.schema_registry_url
-        return self if told or envelope != "debezium" else self.model_copy(update={"value_format": "avro"})
 
     def routed(self, topics: Sequence[str]) -> dict[str, str]:
         """Return the tables of those of `topics` that a rule is about."""

@@ -70,6 +70,15 @@ SPEED_OPTIONS = (
     # A step with many columns is one method of more than 8,000 bytes, which Java by default never compiles.
     "-XX:-DontCompileHugeMethods",
 )
+ROBUST_OPTIONS = (
+    # A message may be nested a thousand levels deep before it is refused, and Spark goes down into it step by step. A
+    # task that has no more stack, or no more memory, ends the JVM.
+    "-Xss16m",
+    # A few bytes of Avro may claim to be followed by 2 GB, and room is made for all of it before it is read on. What
+    # fits into a message of Kafka is shorter than this.
+    *(f"-Dorg.apache.avro.limits.{kind}.maxLength={128 * 1024 * 1024}" for kind in ("bytes", "string")),
+    f"-Dorg.apache.avro.limits.collectionItems.maxLength={16 * 1024 * 1024}",
+)
 _COLLECTOR = "-XX:+UseParallelGC"
 """Batches want throughput, not short pauses. Two collectors are refused by Java, so one that is asked for wins."""
 
@@ -134,6 +143,7 @@ def start(
         *MODULE_OPTIONS,
         *QUIET_OPTIONS,
         *SPEED_OPTIONS,
+        *ROBUST_OPTIONS,
         *(() if chosen else (_COLLECTOR,)),
         *options,
         "org.apache.spark.api.python.PythonGatewayServer",
