@@ -17,7 +17,7 @@ import pytest
 
 from tailrace.apply.target import Mark, mark_from_json
 from tailrace.config.plugin import Kind, options_of
-from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.core.errors import Halt, NotReady, Retryable, Unreachable
 from tailrace.core.table import Column, Fit, Table
 from tailrace.targets import _mysql_session, duckdb, mysql, postgres, sqlite
 from tailrace.targets._sql import shape
@@ -47,15 +47,35 @@ NAMES = [
 def test_what_fails_in_files_of_mysql_is_tried_again(number: int, text: str, code: str) -> None:
     database = _mysql_session.MySQL({}, mysql.dialect("shop"))
     error = database.translate(pymysql.err.InternalError(number, text), "applying a batch")
-    assert isinstance(error, Retryable)
+    assert isinstance(error, Unreachable if code == "disk-full" else Retryable)
     assert error.code == code
 
 
-@pytest.mark.parametrize(("state", "code"), [("53100", "disk-full"), ("58030", "target-unavailable")])
-def test_what_fails_in_files_of_postgresql_is_tried_again(state: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "code", "kind"),
+    [
+        ("53100", "disk-full", Unreachable),
+        ("58030", "target-unavailable", Retryable),
+        # What answers is not the primary, or not any more; and a server may end what takes its time.
+        ("25006", "target-unavailable", Unreachable),
+        ("25P03", "target-unavailable", Retryable),
+        ("25P04", "target-unavailable", Retryable),
+    ],
+)
+def test_what_a_server_of_postgresql_lacks_for_now_is_tried_again(state: str, code: str, kind: type[Retryable]) -> None:
     error = postgres.Postgres({}, "public").translate(psycopg.errors.lookup(state)("it failed"), "applying a batch")
-    assert isinstance(error, Retryable)
+    assert type(error) is kind
     assert error.code == code
+
+
+def test_a_word_in_its_name_is_no_reason_to_take_a_file_of_duckdb_for_one_that_somebody_has_open(
+    tmp_path: Path,
+) -> None:
+    database = duckdb.DuckDB(str(tmp_path / "blocks.duckdb"))
+    (tmp_path / "blocks.duckdb").write_bytes(b"no database" * 2000)
+    with pytest.raises(client.Error) as failed, database.connect(write=True):
+        pass
+    assert database.translate(failed.value, "applying a batch").code == "target-not-ready"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.core.errors import Halt, Retryable
+from tailrace.core.errors import Halt, Retryable, Unreachable
 from tailrace.core.failpoint import failpoint
 
 VERSION = 1
@@ -38,8 +38,9 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Retryable(
-            "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "state-write",
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (Unreachable if full else Retryable)(
+            "disk-full" if full else "state-write",
             f"{what} could not be written: {error.strerror or error}",
             "Free some space on its disk, or set control.root to another one.",
         ) from error

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.checkpoint import Checkpoint, Snapshotting
-from tailrace.core.errors import Halt, Retryable
+from tailrace.core.errors import Halt, Retryable, Unreachable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.core.table import Table
@@ -148,8 +148,9 @@ class LandedLog:
         try:
             yield
         except OSError as error:
-            raise Retryable(
-                "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "log-write",
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (Unreachable if full else Retryable)(
+                "disk-full" if full else "log-write",
                 f'the change log at "{self._pages}" could not be written: {error.strerror or error}',
                 "Free some space on its disk, or set log.root to another one.",
             ) from error

@@ -287,6 +287,11 @@ _DEAD_PEER = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_coun
 """A server that is gone without a word is noticed after a minute, and not when the kernel gives up hours later."""
 
 
+_READ_ONLY = "25006"
+_NOT_NOW = (_READ_ONLY, "25P03", "25P04")
+"""What a server says that may not be written to, or that a transaction took too long for."""
+
+
 class Postgres:
     """A database, connected to anew for every transaction."""
 
@@ -318,11 +323,11 @@ class Postgres:
             return (Unreachable if state == "55P03" else Retryable)("write-conflict", said, hint)
         if state == "53100":
             hint = "Nothing was committed. Free some space; the batch is then applied again."
-            return Retryable("disk-full", f"PostgreSQL had no space left while {what}", hint)
-        if state[:2] in ("53", "57", "58"):
+            return Unreachable("disk-full", f"PostgreSQL had no space left while {what}", hint)
+        if state[:2] in ("53", "57", "58") or state in _NOT_NOW:
             hint = "Nothing was committed. See in the server's log what it lacks, and apply the batch again."
-            # Its own words for: not now, the server starts or ends.
-            kind = Unreachable if state.startswith("57P") else Retryable
+            # Its own words for: not now, the server starts or ends, or is another one's copy until a failover is over.
+            kind = Unreachable if state.startswith("57P") or state == _READ_ONLY else Retryable
             return kind("target-unavailable", f"PostgreSQL could not go on while {what} ({name})", hint)
         if state == "42501":
             hint = f'Give the user "{self._login.get("user")}" CREATE on the schema, and its own tables.'
