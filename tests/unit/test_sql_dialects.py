@@ -14,10 +14,11 @@ import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Mark, mark_from_json
 from tailrace.config.plugin import Kind, options_of
-from tailrace.core.errors import Halt, NotReady, Retryable, Unreachable
+from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, Unreachable
 from tailrace.core.table import Column, Fit, Table
 from tailrace.targets import _mysql_session, duckdb, mysql, postgres, sqlite
 from tailrace.targets._sql import shape
@@ -76,6 +77,18 @@ def test_a_word_in_its_name_is_no_reason_to_take_a_file_of_duckdb_for_one_that_s
     with pytest.raises(client.Error) as failed, database.connect(write=True):
         pass
     assert database.translate(failed.value, "applying a batch").code == "target-not-ready"
+
+
+def test_a_table_that_would_have_a_name_of_sqlite_s_own_is_refused(tmp_path: Path) -> None:
+    def never() -> SparkSession:
+        raise AssertionError
+
+    options = sqlite.Options(path=str(tmp_path / "copy.db"))
+    with pytest.raises(Misconfigured) as refused:
+        sqlite.open_target(
+            "copy", options, spark=never, pipeline_id="shop", tables={"public.SQLite_log": "SQLite_log"}, mode="scd1"
+        )
+    assert refused.value.code == "reserved-name"
 
 
 @pytest.mark.parametrize("name", NAMES)

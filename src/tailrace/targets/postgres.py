@@ -217,7 +217,7 @@ _REFLECTED = {
 }
 _COLUMNS = """
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), array_position(i.indkey::int[], a.attnum::int),
-       coalesce(c.collname, 'C')
+       coalesce(c.collname, 'C'), a.attidentity = 'a'
 FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
 LEFT JOIN pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -227,7 +227,7 @@ WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER
 def _reflect(schema: str) -> Callable[[Session, str], Table | str]:
     def reflect(session: Session, name: str) -> Table | str:
         columns, keys = [], {}
-        for column, declared, place, collation in session.ask(_COLUMNS, [f"{quote(schema)}.{quote(name)}"]):
+        for column, declared, place, collation, numbered in session.ask(_COLUMNS, [f"{quote(schema)}.{quote(name)}"]):
             numeric = re.fullmatch(r"numeric\((\d+,\d+)\)", declared)
             kind = (
                 f"decimal({numeric[1]})"
@@ -236,6 +236,8 @@ def _reflect(schema: str) -> Callable[[Session, str], Table | str]:
             )
             if kind is None or (place is not None and (kind in JSON or declared.startswith("character("))):
                 return f'its {"column" if place is None else "key"} "{column}" is of type {declared}'
+            if numbered and place is None:
+                return f'its column "{column}", which is no key, is GENERATED ALWAYS AS IDENTITY'
             if place is not None:
                 keys[place] = column
                 if collation not in ("C", "default"):
@@ -276,6 +278,7 @@ def dialect(schema: str) -> Dialect:
         collate=_C,
         before=before,
         documents=True,
+        given="OVERRIDING SYSTEM VALUE ",
         literal=literal,
         longest=63,
     )

@@ -168,6 +168,7 @@ DIALECT = Dialect(
     attached="SELECT sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND lower(tbl_name) = ?1 AND sql <> ''",
     now="strftime('%Y-%m-%d %H:%M:%f', 'now') || '000Z'",
     folds=True,
+    reserved="sqlite_",
 )
 
 _locks: dict[str, threading.Lock] = {}

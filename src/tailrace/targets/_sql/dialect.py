@@ -184,6 +184,8 @@ class Dialect:
     also tells -0.0 from 0.0, where an UPDATE takes them for one and leaves what is there."""
     documents: bool = False
     """It has a kind `json` that keeps a JSON document as it is written."""
+    given: str = ""
+    """Stands before what is inserted: a value counts also where the database would make one by itself."""
     keyed: bool = True
     """Tables have a primary key."""
     folds: bool = False
@@ -192,6 +194,8 @@ class Dialect:
     """Writes a value into a query, where a query that reads in bulk takes no values."""
     longest: int = 0
     """How many bytes a name may have; 0 for any number."""
+    reserved: str = ""
+    """Begins the names of tables that the database makes for itself."""
     unfit: re.Pattern[str] | None = None
     """What a name cannot hold."""
 
