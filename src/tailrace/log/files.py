@@ -380,6 +380,11 @@ class FileLog:
         except (Py4JError, PySparkException):
             raise error from None
 
+    def let_go(self) -> None:
+        """Read in another session from now on: the one that there was went away."""
+        with self._lock:
+            self._session = None
+
     def _own_session(self) -> SparkSession:
         with self._lock:
             if self._session is None:

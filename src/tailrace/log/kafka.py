@@ -447,6 +447,11 @@ class KafkaLog:
             self._tables_by_fingerprint[fingerprint] = table
             return fingerprint
 
+    def let_go(self) -> None:
+        """Read in another session from now on: the one that there was went away."""
+        with self._lock:
+            self._session = None
+
     def _own_session(self) -> SparkSession:
         with self._lock:
             if self._session is None:

@@ -90,6 +90,7 @@ class Pipeline:
             pipeline, platform, self._checkpoints, self._progress, self._rejects, self._spark, self._stop
         )
         self._source: Source | None = None
+        self._losses = 0
 
     def __enter__(self) -> Self:
         return self
@@ -171,6 +172,8 @@ class Pipeline:
         return work, sink.retry.over(self._platform.retry)
 
     def _job(self, opened: Opened, drains: Sequence[tuple[Drain, RetryConfig]], report: Reporter) -> Job:
+        from tailrace.spark import losses
+
         self._source, log = opened.pumped or (None, None)
         return Job(
             self._config.pipeline_id,
@@ -182,6 +185,7 @@ class Pipeline:
             self._platform.retry,
             report,
             self._spark,
+            losses,
         )
 
     def _run_job(self, job: Job, opened: Opened, *, once: bool, max_slices: int | None) -> RunReport:
@@ -440,7 +444,13 @@ class Pipeline:
         return session(jars=spark.jars, also=self._drains.jars(), **{"spark.master": spark.master, **spark.conf})
 
     def _spark(self) -> SparkSession:
+        from tailrace.spark import losses
+
         with _starting:
+            if (lost := losses()) != self._losses:
+                # The session that we had went away with its JVM.
+                self.__dict__.pop("_session", None)
+                self._losses = lost
             return self._session
 
 
