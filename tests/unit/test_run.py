@@ -168,7 +168,7 @@ class Work:
         self.target, self.at, self.pace = target, asked, Pace(1, 0.0)
         self.log = SimpleNamespace(reads_ahead=False)
         self.fold = SimpleNamespace(settle=lambda _: None)
-        self.maintain, self.make_tables = (lambda: None), (lambda: None)
+        self.begin, self.maintain, self.make_tables = [lambda: None] * 3
 
     def next_slice(self, *_: object) -> None:
         return None
@@ -231,7 +231,7 @@ class Losing:
     def maintain(self) -> None:
         pass
 
-    make_tables = maintain
+    begin = make_tables = maintain
 
 
 def lost(folder: Path, work: Losing, attempts: int = 3) -> TargetReport:

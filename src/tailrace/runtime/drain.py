@@ -107,6 +107,8 @@ class Drain:
     """Makes room for topics that are not in `tables` yet; without it, such a topic halts."""
     maintain: Callable[[], None] = lambda: None
     """Tidies the target up if it is time; asked between slices, so that it never meets an apply."""
+    begin: Callable[[], None] = lambda: None
+    """Holds what the target has against the log, where the target could not be asked before the run began."""
     renew: Callable[[], None] = lambda: None
     """Opens anew what went away with Spark."""
 

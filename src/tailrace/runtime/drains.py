@@ -186,7 +186,7 @@ class Drains:
             passed,
             grow if growing else None,
             self._maintenance(sink, fold, choices, report),
-            renew,
+            renew=renew,
         )
 
     def _maintenance(

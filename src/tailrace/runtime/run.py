@@ -274,6 +274,7 @@ def _drain_on(
 
         return attempt(unless_lost, retry, stop, job.report, target=work.target, endless=upto is None)
 
+    patiently(work.begin)
     if upto is not None:
         # A run that finds nothing new still says what the target has.
         target.upto = patiently(work.at)
