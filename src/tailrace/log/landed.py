@@ -148,12 +148,11 @@ class LandedLog:
         try:
             yield
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise (Unreachable if full else Retryable)(
-                "disk-full" if full else "log-write",
-                f'the change log at "{self._pages}" could not be written: {error.strerror or error}',
-                "Free some space on its disk, or set log.root to another one.",
-            ) from error
+            said = f'the change log at "{self._pages}" could not be written: {error.strerror or error}'
+            hint = "Free some space on its disk, or set log.root to another one."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unreachable("disk-full", said, hint) from error
+            raise Retryable("log-write", said, hint) from error
 
     def _write(self, page: Page[pa.Table], first: int) -> None:
         last = first + page.rows.num_rows - 1
