@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb as client
 import psycopg
@@ -251,6 +252,27 @@ def test_a_key_of_sqlite_that_takes_two_for_one_is_not_taken_over(declared: str,
         found = sqlite.reflect(session, 'it\'s "mine"')
     assert isinstance(found, Table) is taken
     assert taken or "COLLATE" in str(found)
+
+
+@pytest.mark.parametrize("name", ["people", "o'clock", 'a"b', "select", "Ä ö"])
+@pytest.mark.parametrize("module", [sqlite, duckdb])
+def test_a_table_that_was_made_in_the_place_of_ours_has_no_mark_of_ours(module: Any, name: str, tmp_path: Path) -> None:
+    table = Table("public.t", (Column("id", "bigint"),), ("id",))
+    entry = Entry('["p", "t", "public.t"]', "scd1", table)
+    database: Any = (module.SQLite if module is sqlite else module.DuckDB)(f"{tmp_path}/x.db")
+    control, place = Control(database.dialect), shape.Place(database.dialect, name)
+    with database.connect(write=True) as session:
+        control.create(session)
+        shape.create(session, place, entry)
+        control.put(session, name, entry)
+        assert control.move(session, name, entry, 1, Mark("log", 5))
+        found = control.load(session, name, "public.t")
+        assert found is not None
+        assert found.mark == Mark("log", 5)
+        session.run(f"DROP TABLE {place.table}")
+        session.run(f"CREATE TABLE {place.table} (id bigint PRIMARY KEY)")
+        assert control.load(session, name, "public.t") is None
+        assert control.exists(session, name)
 
 
 def test_duckdb_has_a_type_for_what_is_nested() -> None:

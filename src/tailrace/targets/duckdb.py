@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.nested import element_of, entry_of, fields_of
-from tailrace.targets._sql.dialect import Dialect, Kind, Values, is_nested, json_kind, text_kind
+from tailrace.targets._columns import POSITION
+from tailrace.targets._sql.dialect import Dialect, Kind, Values, is_nested, json_kind, quoted_text, text_kind
 from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
 from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_table, one_table
@@ -128,6 +129,7 @@ DIALECT = Dialect(
     exists="SELECT 1 FROM information_schema.tables WHERE table_catalog = current_database() "
     "AND table_schema = 'main' "
     "AND translate(table_name, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') = $1",
+    positioned=lambda name: f"SELECT 1 FROM pragma_table_info({quoted_text(quote(name))}) WHERE name = '{POSITION}'",
     widen=widen,
     position="VARCHAR",
     rewrites=True,

@@ -245,6 +245,7 @@ def dialect(schema: str) -> Dialect:
         quote,
         parameter=place,
         exists=exists,
+        positioned=lambda name: f"SHOW COLUMNS FROM {quote(schema)}.{quote(name)} WHERE Field = '{POSITION}'",
         widen=widen,
         reflect=_reflect(schema, exists),
         schema=quote(schema),

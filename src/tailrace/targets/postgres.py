@@ -27,6 +27,7 @@ from tailrace.config.model import NotYet
 from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table
+from tailrace.targets._columns import POSITION
 from tailrace.targets._sql.crossing import in_utc
 from tailrace.targets._sql.dialect import JSON, Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
 from tailrace.targets._sql.dialect import double_quoted as quote
@@ -268,6 +269,10 @@ def dialect(schema: str) -> Dialect:
         parameter=lambda n: f"${n}",
         exists="SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
         f"WHERE n.nspname = {here} AND c.relname = CAST($1 AS name) AND c.relkind IN ('r','p','v','m','f')",
+        positioned=lambda name: (
+            "SELECT 1 FROM pg_catalog.pg_attribute WHERE attname = "
+            f"'{POSITION}' AND NOT attisdropped AND attrelid = to_regclass({literal(f'{quote(schema)}.{quote(name)}')})"
+        ),
         widen=widen,
         reflect=_reflect(schema),
         schema=quote(schema),

@@ -27,8 +27,18 @@ from pyspark.sql import SparkSession
 
 from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.table import Column, Table
+from tailrace.targets._columns import POSITION
 from tailrace.targets._sql.crossing import times_as_text
-from tailrace.targets._sql.dialect import Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
+from tailrace.targets._sql.dialect import (
+    Dialect,
+    Kind,
+    Session,
+    Values,
+    is_nested,
+    json_kind,
+    quoted_text,
+    text_kind,
+)
 from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
 from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_table, one_table
@@ -162,6 +172,7 @@ DIALECT = Dialect(
     quote,
     parameter=lambda n: f"?{n}",
     exists="SELECT 1 FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = ?1",
+    positioned=lambda name: f"SELECT 1 FROM pragma_table_info({quoted_text(name)}) WHERE name = '{POSITION}'",
     widen=widen,
     convert=convert,
     reflect=reflect,

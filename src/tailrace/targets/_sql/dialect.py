@@ -83,6 +83,11 @@ def double_quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def quoted_text(text: str) -> str:
+    """Return `text` as a literal of standard SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def cast(value: str, sql: str) -> str:
     """Return `value` as one of the type `sql`."""
     return f"CAST({value} AS {sql})"
@@ -146,6 +151,8 @@ class Dialect:
     """Returns the place of the n-th value in a statement, from 1 on."""
     exists: str
     """A query for the table called by its one value."""
+    positioned: Callable[[str], str]
+    """Returns a query that has a row if the table called so has the column of positions, as every one of ours has."""
     widen: Callable[[str, str, str, str], list[str]]
     """Returns the statements that bring a column of a table from one Spark type to another."""
     convert: Callable[[str, str, str], str] | None = None
