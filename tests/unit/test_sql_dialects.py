@@ -273,6 +273,13 @@ def test_a_table_that_was_made_in_the_place_of_ours_has_no_mark_of_ours(module: 
         session.run(f"CREATE TABLE {place.table} (id bigint PRIMARY KEY)")
         assert control.load(session, name, "public.t") is None
         assert control.exists(session, name)
+        session.run(f"DROP TABLE {place.table}")
+        shape.create(session, place, entry)
+        control.put(session, name, entry)
+        # Who wrote the one that is gone may be asleep, and is to find another epoch.
+        found = control.load(session, name, "public.t")
+        assert found is not None
+        assert (found.mark, found.epoch) == (None, 2)
 
 
 def test_duckdb_has_a_type_for_what_is_nested() -> None:

@@ -123,20 +123,19 @@ class Control:
             session.run(f"CREATE TABLE {self._table} ({columns})")
 
     def put(self, session: Session, name: str, entry: Entry) -> None:
-        """Write the control row of a new table, in the place of that of a table that is gone."""
+        """Write the control row of a new table, in the place of that of a table that is gone.
+
+        That one may have a writer yet, who sleeps: its epoch is none of the new one's.
+        """
         at = self._dialect.parameter
         key = self._dialect.fold(name)
-        self.forget(session, name)
+        gone = session.ask(f"SELECT epoch FROM {self._table} WHERE name = {at(1)}", [key])
+        session.run(f"DELETE FROM {self._table} WHERE name = {at(1)}", [key])
         places = ", ".join(at(n) for n in range(1, 6))
         session.run(
             f"INSERT INTO {self._table} (name, owner, body, epoch, commits) VALUES ({places})",
-            [key, entry.owner, _body(entry), entry.epoch, entry.commits],
+            [key, entry.owner, _body(entry), gone[0][0] + 1 if gone else entry.epoch, entry.commits],
         )
-
-    def forget(self, session: Session, name: str) -> None:
-        """Remove the control row of a table that is gone."""
-        at, key = self._dialect.parameter(1), self._dialect.fold(name)
-        session.run(f"DELETE FROM {self._table} WHERE name = {at}", [key])
 
     def reshape(self, session: Session, name: str, entry: Entry) -> None:
         """Write the shape of a table that was altered."""

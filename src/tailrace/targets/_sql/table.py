@@ -137,9 +137,8 @@ class SqlTable:
                 self._refuse_other_mode(entry)
                 if not entry.claimed:
                     # First, or a claim that breaks off would leave the mark of a table that is gone to this one.
-                    self._control.forget(session, self._name)
-                    shape.claim(session, self._place, entry)
                     self._control.put(session, self._name, entry)
+                    shape.claim(session, self._place, entry)
                 if (noted := shape.noted(session, self._place, entry, change)) != entry:
                     self._control.reshape(session, self._name, noted)
                     session.commit()
