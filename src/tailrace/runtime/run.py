@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from py4j.protocol import Py4JError
+
 from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core import checkpoint as checkpoints
@@ -237,8 +239,9 @@ def _drain(
                 job.report.failed(work.target, target.error)
 
 
+_CUT = (Py4JError, OSError, EOFError)
 _DYING = 2.0
-"""Seconds in which a JVM ends whose connections are cut."""
+"""Seconds in which a JVM ends whose connections are cut, and what is raised where they are."""
 
 
 class _SparkLost(Exception):
@@ -262,9 +265,8 @@ def _drain_on(
             try:
                 return step()
             except Exception as error:
-                # Before it is taken for a defect, or for what a person must see to.
-                passing = isinstance(error, Retryable) and error.code != "spark-lost"
-                if job.losses(0 if passing else _DYING) != lost:
+                said_by = error.__cause__ if isinstance(error, TailraceError) else error
+                if job.losses(_DYING if isinstance(said_by, _CUT) else 0) != lost:
                     raise _SparkLost from error
                 if not isinstance(error, TailraceError) and no_room(causes_of(error)):
                     hint = "Nothing was committed. Free some space, also where Spark puts what it works on (TMPDIR)."
