@@ -369,7 +369,9 @@ class SqlTable:
                 "Another process runs this pipeline, or has run it since this one stopped answering. Nothing was "
                 "written. Leave the other one running, or stop it and start this one again.",
             )
-        if self._seen is not None and self._seen != (entry.epoch, entry.mark):
+        # One that was not there was made since, and has what epoch the making gave it.
+        new = self._seen == _NEVER and not entry.commits
+        if self._seen is not None and self._seen != (entry.epoch, entry.mark) and not new:
             raise self._conflict()
         return entry.epoch + 1
 
