@@ -254,7 +254,7 @@ class FileLog:
 
         def drop() -> None:
             stop()
-            with suppress(Py4JError, PySparkException):
+            with suppress(Py4JError, PySparkException, OSError):
                 spark.catalog.dropGlobalTempView(view)
                 kept.unpersist()
             lent.release()

@@ -254,7 +254,7 @@ class KafkaLog:
         view = f"tailrace_slice_{uuid.uuid4().hex}"
 
         def drop() -> None:
-            with suppress(Py4JError, PySparkException):
+            with suppress(Py4JError, PySparkException, OSError):
                 spark.catalog.dropGlobalTempView(view)
                 kept.unpersist()
 

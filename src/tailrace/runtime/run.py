@@ -221,7 +221,7 @@ def _drain(
             target.status = "stopped" if stop.is_set() else "done"
         except Exception as caught:  # noqa: BLE001
             error = caught
-            if job.losses(0) != lost:
+            if _went_away(job, lost, caught):
                 repeated = left < most and target.slices == slices
                 left = left - 1 if repeated else most - 1
                 hint = "If that happens often, give it more memory: spark.driver.memory under spark.conf."
@@ -248,6 +248,12 @@ class _SparkLost(Exception):
     """What was in hand went away with Spark."""
 
 
+def _went_away(job: Job, before: int, error: Exception) -> bool:
+    """Say whether Spark went away since it had `before`; where `error` is of a cut connection, after a moment."""
+    met = error.__cause__ if isinstance(error, TailraceError) else error
+    return job.losses(_DYING if isinstance(met, _CUT) else 0) != before
+
+
 def _drain_on(
     job: Job,
     work: Drain,
@@ -265,8 +271,7 @@ def _drain_on(
             try:
                 return step()
             except Exception as error:
-                said_by = error.__cause__ if isinstance(error, TailraceError) else error
-                if job.losses(_DYING if isinstance(said_by, _CUT) else 0) != lost:
+                if _went_away(job, lost, error):
                     raise _SparkLost from error
                 if not isinstance(error, TailraceError) and no_room(causes_of(error)):
                     hint = "Nothing was committed. Free some space, also where Spark puts what it works on (TMPDIR)."
