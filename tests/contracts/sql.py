@@ -226,6 +226,22 @@ class SqlContract(TargetContract):
         again.apply(batch(self.spark, [put(3, 7)], 1))
         assert self.positions(again) == {7: (at(3), True)}
 
+    def test_a_table_that_somebody_made_in_the_place_of_ours_is_filled_anew(self) -> None:
+        target = self.filled()
+        target.apply(batch(self.spark, [drop(9, 7)], 2))
+        self.sql("DROP TABLE items")
+        self.sql("CREATE TABLE items (id bigint PRIMARY KEY, name text, size bigint)")
+        again = self.open()
+        if not self.adopts:
+            with pytest.raises(Halt) as halted:
+                again.mark(ITEMS.name)
+            assert halted.value.code == "foreign-table"
+            return
+        assert again.mark(ITEMS.name) is None
+        shape = self.reshape(again, ITEMS)
+        again.apply(batch(self.spark, [put(3, 7)], 1, shape))
+        assert self.positions(again) == {7: (at(3), True)}
+
     def test_tombstones_are_forgotten_after_their_days(self) -> None:
         target = self.filled()
         target.apply(batch(self.spark, [drop(5, 1)], 2))

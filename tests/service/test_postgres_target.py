@@ -169,6 +169,20 @@ class TestPostgresTarget(SqlContract):
             assert waited.value.code == "write-conflict"
         assert target.apply(made).updated == 1
 
+    def test_a_key_that_the_server_would_number_by_itself_has_the_numbers_of_the_source(self) -> None:
+        self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))
+        self.sql("CREATE TABLE items (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, size bigint)")
+        target = self.open()
+        shape = self.reshape(target, ITEMS)
+        target.apply(batch(self.spark, [put(1, 7)], 1, shape))
+        target.apply(batch(self.spark, [put(2, 7, "two"), put(2, 5)], 2, shape))
+        assert self.sql("SELECT id, name FROM items ORDER BY id") == [(5, "x"), (7, "two")]
+        self.sql("DROP TABLE items")
+        self.sql("CREATE TABLE items (id bigint PRIMARY KEY, name text, size bigint GENERATED ALWAYS AS IDENTITY)")
+        with pytest.raises(Halt) as halted:
+            self.open().have(ITEMS.name)
+        assert (halted.value.code, '"size"' in str(halted.value)) == ("foreign-table", True)
+
     def test_a_key_that_is_padded_is_not_taken_over(self) -> None:
         self.opened(Table("public.lines", ITEMS.columns, ITEMS.keys))
         self.sql('CREATE TABLE items (id char(9) COLLATE "C" PRIMARY KEY, name char(3))')

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Target
-from tailrace.core.errors import NotReady, Retryable
+from tailrace.core.errors import NotReady, Unreachable
 from tailrace.core.table import Table
 from tailrace.targets.duckdb import Options, open_target
 from tests.contracts.sql import SqlContract
@@ -77,7 +77,7 @@ class TestDuckdbTarget(SqlContract):
         ) as other:
             assert other.stdout
             assert other.stdout.readline() == b"open\n"
-            with pytest.raises(Retryable) as refused:
+            with pytest.raises(Unreachable) as refused:
                 target.mark(ITEMS.name)
             assert refused.value.code == "target-locked"
         assert target.mark(ITEMS.name) is not None

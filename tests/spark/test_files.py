@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tailrace.cli.main import app
-from tailrace.core.errors import Halt, ResyncRequired, Retryable
+from tailrace.control import state
+from tailrace.core.errors import Halt, ResyncRequired, Retryable, Unreachable
 from tailrace.log import files as file_log
 from tailrace.runtime.report import Silent
 from tests.fanned import Killed, killed
@@ -423,6 +425,35 @@ def test_a_catalogue_that_is_lost_halts(feed: Feed) -> None:
     shutil.rmtree(feed.folder / "state/feed/files")
     with pytest.raises(ResyncRequired, match="catalogue"):
         feed.run()
+
+
+def test_a_target_that_is_away_from_the_start_keeps_no_other_from_its_rows(feed: Feed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = server.getsockname()[1]
+    away = {"host": "127.0.0.1", "port": nobody, "database": "copies"}
+    feed.others = [{"sink_id": "copy", "sink_type": "postgres", "postgres": away}]
+    feed.platform["retry"] = {"max_attempts": 2, "initial_wait_seconds": 0}
+    for n, names in enumerate([["ann"], ["ann", "bob"]], start=1):
+        feed.put(f"{n}.csv", f"{n},{names[-1]},{n},I")
+        with pytest.raises(Unreachable) as failed:
+            feed.run()
+        assert failed.value.code == "target-unavailable"
+        assert [name for _, name in feed.rows()] == names
+    shutil.rmtree(feed.folder / "state/feed/files")
+    # Who is away may have what a catalogue that is made anew would number otherwise.
+    feed.sink = {"enabled": False}
+    state.save(feed.folder / "state/feed/progress/copy.json", {"log": life_of(feed), "offset": 1, "marks": {}})
+    with pytest.raises(Unreachable):
+        feed.run()
+    with feed.opened() as pipeline:
+        assert pipeline._inlet.head(pipeline._checkpoints.life()) == -1
+
+
+def life_of(feed: Feed) -> str:
+    with feed.opened() as pipeline:
+        life = pipeline._checkpoints.life()
+    assert life is not None
+    return life.log
 
 
 def test_a_clean_up_that_fails_leaves_a_run_what_it_was(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:

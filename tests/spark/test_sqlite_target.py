@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Target
-from tailrace.core.errors import NotReady, Retryable
+from tailrace.core.errors import NotReady, Unreachable
 from tailrace.core.table import Table
 from tailrace.targets import sqlite
 from tailrace.targets.sqlite import Options, open_target
@@ -90,7 +90,7 @@ class TestSqliteTarget(SqlContract):
         monkeypatch.setattr(sqlite, "_PATIENCE", 0.1)
         with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(Retryable) as refused:
+            with pytest.raises(Unreachable) as refused:
                 target.apply(batch(self.spark, [put(2, 2)], 2))
             assert refused.value.code == "target-locked"
         target.apply(batch(self.spark, [put(2, 2, "then")], 2))

@@ -11,8 +11,9 @@ from tailrace.apply.target import Mark
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.control.progress import Progress
 from tailrace.control.rejects import Rejected, Rejects
-from tailrace.core.errors import Retryable
+from tailrace.core.errors import Unreachable
 from tailrace.log.landed import LandedLog
+from tailrace.targets.parquet.store import Store
 from tests.contracts.log import page, put, tail
 from tests.disks import Disk, small_disk
 
@@ -24,7 +25,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def refused(work: Callable[[], object]) -> None:
-    with pytest.raises(Retryable) as failed:
+    # A run that goes on waits for room without end.
+    with pytest.raises(Unreachable) as failed:
         work()
     assert failed.value.code == "disk-full"
     assert failed.value.hint
@@ -75,3 +77,15 @@ def test_state_is_replaced_whole_or_not_at_all(disk: Disk) -> None:
     progress.save("t", "log", 2, marks)
     rejects.put("t", "log", [letter])
     assert (checkpoints.load(), progress.load("t", "log"), rejects.count("t")) == (tail(2), 2, 1)
+
+
+def test_a_file_of_a_table_is_written_whole_or_not_at_all(disk: Disk) -> None:
+    store = Store(str(disk.root / "lake"), {})
+    store.put("items/data/one", b"x")
+    disk.fill()
+    before = files(disk)
+    refused(lambda: store.put("items/data/two", b"y" * 20_000))
+    refused(lambda: store.put_new("items/manifests/1", b"y" * 20_000))
+    assert files(disk) == before
+    disk.free()
+    assert store.put_new("items/manifests/1", b"y" * 20_000)

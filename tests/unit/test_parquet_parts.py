@@ -18,6 +18,7 @@ from tailrace.targets.parquet.manifest import File, Manifest, Manifests, from_by
 from tailrace.targets.parquet.merge import Rules, kept, merge
 from tailrace.targets.parquet.store import Store
 from tailrace.targets.parquet.table import FULL, _in, _parts, _split
+from tailrace.targets.parquet.target import Options
 
 ROWS = pa.schema(
     [
@@ -203,6 +204,19 @@ def test_a_manifest_in_which_any_byte_was_changed_is_refused() -> None:
         except Halt:
             damaged += 1
     assert damaged > len(raw) * 0.8
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"path": "s3://lake/shop", "s3_access_key_id": "x"}, "belong together"),
+        ({"path": "s3://lake/shop", "s3_secret_access_key": "x"}, "belong together"),
+        ({"path": "./lake", "s3_endpoint": "http://localhost:7070"}, "no meaning"),
+    ],
+)
+def test_half_a_login_to_a_store_is_told_and_not_looked_for_elsewhere(keys: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Options.model_validate(keys)
 
 
 def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -167,7 +168,7 @@ class Work:
         self.target, self.at, self.pace = target, asked, Pace(1, 0.0)
         self.log = SimpleNamespace(reads_ahead=False)
         self.fold = SimpleNamespace(settle=lambda _: None)
-        self.maintain, self.make_tables = (lambda: None), (lambda: None)
+        self.begin, self.maintain, self.make_tables = [lambda: None] * 3
 
     def next_slice(self, *_: object) -> None:
         return None
@@ -189,6 +190,83 @@ def test_a_target_that_fails_or_waits_holds_no_other_back_in_a_run_of_once(tmp_p
     two = replace(job(tmp_path, MemorySource([ITEMS], [put(1)])), drains=works)
     report = run(two, threading.Event(), once=True)
     assert [(target.target, target.status) for target in report.targets] == [("first", "failed"), ("second", "done")]
+
+
+@dataclass(frozen=True)
+class Losing:
+    """As much of a drain as a run asks for, of three slices; Spark goes away while one of them is applied, as told."""
+
+    target: str
+    lives: list[int]
+    """How often the first slice, and then the others, lose Spark."""
+    pace: Pace = field(default_factory=lambda: Pace(8, 0.0))
+    error: Exception = field(default_factory=ConnectionRefusedError)
+    """Whoever is asked then knows no more than that nobody answers."""
+    said: list[str] = field(default_factory=list)
+    applied: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    log: Any = field(default_factory=lambda: SimpleNamespace(reads_ahead=False))
+    fold: Any = field(default_factory=lambda: SimpleNamespace(settle=lambda _: None))
+    report: Silent = field(default_factory=Silent)
+
+    def at(self) -> int:
+        return len(self.applied)
+
+    def next_slice(self, after: int, _: int | None) -> Any:
+        self.said.append(f"{after}: {self.pace.max_rows} rows")
+        return SimpleNamespace(upto=after + 1, release=lambda: None) if after < len(self.lives) else None
+
+    def apply(self, piece: Any) -> list[Counts]:
+        place = piece.upto - 1
+        if self.lives[place]:
+            self.lives[place] -= 1
+            self.lost.append(place)
+            raise self.error
+        self.applied.append(place)
+        return []
+
+    def renew(self) -> None:
+        self.said.append("renewed")
+
+    def maintain(self) -> None:
+        pass
+
+    begin = make_tables = maintain
+
+
+def lost(folder: Path, work: Losing, attempts: int = 3) -> TargetReport:
+    policy = RetryConfig(max_attempts=attempts, initial_wait_seconds=0, max_wait_seconds=0)
+    made = replace(
+        job(folder, MemorySource([ITEMS], [put(1)])),
+        drains=[(cast("Drain", work), policy)],
+        losses=lambda _: len(work.lost) if isinstance(work.error, ConnectionError) else 0,
+    )
+    return run(made, threading.Event(), once=True).targets[0]
+
+
+def test_a_target_goes_on_from_what_it_has_when_spark_went_away(tmp_path: Path) -> None:
+    work = Losing("lake", [1, 0, 2])
+    report = lost(tmp_path, work)
+    assert (report.status, report.slices, work.applied) == ("done", 3, [0, 1, 2])
+    # What went away for the second time in one slice may have been too much for it.
+    assert work.said == [
+        "0: 8 rows", "renewed", "0: 8 rows", "1: 8 rows", "2: 8 rows", "renewed", "2: 8 rows", "renewed", "2: 4 rows",
+        "3: 4 rows",
+    ]  # fmt: skip
+
+
+def test_a_target_that_spark_goes_away_from_again_and_again_is_given_up(tmp_path: Path) -> None:
+    work = Losing("lake", [0, 9])
+    report = lost(tmp_path, work)
+    assert (report.status, report.error and report.error.code, work.lost) == ("failed", "spark-lost", [1, 1, 1])
+
+
+def test_a_full_disk_of_spark_s_is_no_defect_and_is_waited_for(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    work = Losing("lake", [0, 2], error=full)
+    assert (lost(tmp_path, work).status, work.applied, "renewed" in work.said) == ("done", [0, 1], False)
+    report = lost(tmp_path, Losing("lake", [9], error=full))
+    assert (report.status, report.error and report.error.code) == ("failed", "disk-full")
 
 
 def test_a_run_that_goes_on_waits_for_its_source_and_once_does_not(tmp_path: Path) -> None:

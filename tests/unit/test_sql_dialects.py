@@ -8,16 +8,18 @@ import sys
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb as client
 import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.apply.target import Mark, mark_from_json
 from tailrace.config.plugin import Kind, options_of
-from tailrace.core.errors import Halt, NotReady, Retryable
+from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, Unreachable
 from tailrace.core.table import Column, Fit, Table
 from tailrace.targets import _mysql_session, duckdb, mysql, postgres, sqlite
 from tailrace.targets._sql import shape
@@ -47,15 +49,47 @@ NAMES = [
 def test_what_fails_in_files_of_mysql_is_tried_again(number: int, text: str, code: str) -> None:
     database = _mysql_session.MySQL({}, mysql.dialect("shop"))
     error = database.translate(pymysql.err.InternalError(number, text), "applying a batch")
-    assert isinstance(error, Retryable)
+    assert isinstance(error, Unreachable if code == "disk-full" else Retryable)
     assert error.code == code
 
 
-@pytest.mark.parametrize(("state", "code"), [("53100", "disk-full"), ("58030", "target-unavailable")])
-def test_what_fails_in_files_of_postgresql_is_tried_again(state: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "code", "kind"),
+    [
+        ("53100", "disk-full", Unreachable),
+        ("58030", "target-unavailable", Retryable),
+        # What answers is not the primary, or not any more; and a server may end what takes its time.
+        ("25006", "target-unavailable", Unreachable),
+        ("25P03", "target-unavailable", Retryable),
+        ("25P04", "target-unavailable", Retryable),
+    ],
+)
+def test_what_a_server_of_postgresql_lacks_for_now_is_tried_again(state: str, code: str, kind: type[Retryable]) -> None:
     error = postgres.Postgres({}, "public").translate(psycopg.errors.lookup(state)("it failed"), "applying a batch")
-    assert isinstance(error, Retryable)
+    assert type(error) is kind
     assert error.code == code
+
+
+def test_a_word_in_its_name_is_no_reason_to_take_a_file_of_duckdb_for_one_that_somebody_has_open(
+    tmp_path: Path,
+) -> None:
+    database = duckdb.DuckDB(str(tmp_path / "blocks.duckdb"))
+    (tmp_path / "blocks.duckdb").write_bytes(b"no database" * 2000)
+    with pytest.raises(client.Error) as failed, database.connect(write=True):
+        pass
+    assert database.translate(failed.value, "applying a batch").code == "target-not-ready"
+
+
+def test_a_table_that_would_have_a_name_of_sqlite_s_own_is_refused(tmp_path: Path) -> None:
+    def never() -> SparkSession:
+        raise AssertionError
+
+    options = sqlite.Options(path=str(tmp_path / "copy.db"))
+    with pytest.raises(Misconfigured) as refused:
+        sqlite.open_target(
+            "copy", options, spark=never, pipeline_id="shop", tables={"public.SQLite_log": "SQLite_log"}, mode="scd1"
+        )
+    assert refused.value.code == "reserved-name"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,6 +252,34 @@ def test_a_key_of_sqlite_that_takes_two_for_one_is_not_taken_over(declared: str,
         found = sqlite.reflect(session, 'it\'s "mine"')
     assert isinstance(found, Table) is taken
     assert taken or "COLLATE" in str(found)
+
+
+@pytest.mark.parametrize("name", ["people", "o'clock", 'a"b', "select", "Ä ö"])
+@pytest.mark.parametrize("module", [sqlite, duckdb])
+def test_a_table_that_was_made_in_the_place_of_ours_has_no_mark_of_ours(module: Any, name: str, tmp_path: Path) -> None:
+    table = Table("public.t", (Column("id", "bigint"),), ("id",))
+    entry = Entry('["p", "t", "public.t"]', "scd1", table)
+    database: Any = (module.SQLite if module is sqlite else module.DuckDB)(f"{tmp_path}/x.db")
+    control, place = Control(database.dialect), shape.Place(database.dialect, name)
+    with database.connect(write=True) as session:
+        control.create(session)
+        shape.create(session, place, entry)
+        control.put(session, name, entry)
+        assert control.move(session, name, entry, 1, Mark("log", 5))
+        found = control.load(session, name, "public.t")
+        assert found is not None
+        assert found.mark == Mark("log", 5)
+        session.run(f"DROP TABLE {place.table}")
+        session.run(f"CREATE TABLE {place.table} (id bigint PRIMARY KEY)")
+        assert control.load(session, name, "public.t") is None
+        assert control.exists(session, name)
+        session.run(f"DROP TABLE {place.table}")
+        shape.create(session, place, entry)
+        control.put(session, name, entry)
+        # Who wrote the one that is gone may be asleep, and is to find another epoch.
+        found = control.load(session, name, "public.t")
+        assert found is not None
+        assert (found.mark, found.epoch) == (None, 2)
 
 
 def test_duckdb_has_a_type_for_what_is_nested() -> None:

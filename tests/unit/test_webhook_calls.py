@@ -149,6 +149,23 @@ def test_a_name_is_asked_for_once_and_the_answer_that_was_looked_at_is_used(
     assert receiver.got[0].headers["host"] == f"rebound.example:{port}"
 
 
+def test_an_address_where_nobody_answers_leaves_time_for_the_next_one(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        # Who has nobody to let him in is not answered at all, like one behind a wall that drops what comes.
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(silent.getsockname())
+        places = [silent.getsockname(), ("127.0.0.1", int(receiver.address.rsplit(":", 1)[1]))]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert connection("http://two.example", timeout_seconds=2.0).call({}, b"").status == 200
+        for one in waiting:
+            one.close()
+
+
 def test_a_name_that_cannot_be_resolved_is_tried_again() -> None:
     with pytest.raises(Retryable):
         connection(f"http://{'a' * 70}.example").call({}, b"")
@@ -245,6 +262,13 @@ def test_a_status_counts_even_if_the_rest_is_cut_off(receiver: Receiver) -> None
     receiver.answer = lambda _: Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
     cut = connection(receiver.address)
     assert [cut.call({}, b"").status for _ in range(2)] == [200, 200]
+
+
+def test_what_comes_before_the_answer_is_not_taken_for_it(receiver: Receiver) -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n" * 2
+    receiver.answer = lambda _: Reply(raw=hints + b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n", stay=True)
+    used = connection(receiver.address)
+    assert [used.call({}, b"").status for _ in range(2)] == [202, 202]
 
 
 def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one(receiver: Receiver) -> None:

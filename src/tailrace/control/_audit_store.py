@@ -95,7 +95,7 @@ class SqliteStore:
                 raise Retryable("state-write", f'another process kept the catalogue "{path}" locked') from error
             if code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 hint = "Free some space on its disk, or set control.root to another one."
-                raise Retryable("disk-full", f'the catalogue "{path}" could not be written: {error}', hint) from error
+                raise Unreachable("disk-full", f'the catalogue "{path}" could not be written: {error}', hint) from error
             raise _corrupt(str(path), error) from error
 
 

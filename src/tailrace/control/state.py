@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.core.errors import Halt, Retryable
+from tailrace.core.errors import Halt, Retryable, Unreachable
 from tailrace.core.failpoint import failpoint
 
 VERSION = 1
@@ -38,11 +38,11 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Retryable(
-            "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "state-write",
-            f"{what} could not be written: {error.strerror or error}",
-            "Free some space on its disk, or set control.root to another one.",
-        ) from error
+        said = f"{what} could not be written: {error.strerror or error}"
+        hint = "Free some space on its disk, or set control.root to another one."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Unreachable("disk-full", said, hint) from error
+        raise Retryable("state-write", said, hint) from error
 
 
 def replace_whole(path: Path, content: bytes, torn: str = "") -> None:

@@ -2,7 +2,7 @@
 
     TailraceError
     ├── Retryable        it may work next time: wait and do the page or slice again
-    │   └── Unreachable      a server is away: wait until it is back
+    │   └── Unreachable      a server is away, a file held, a disk full: wait until that is over
     ├── Reject           this event can never be applied: keep it aside, count it, go on
     └── Halt             a person must act: stop, keep everything as it is
         ├── Misconfigured    the pipeline or platform file is wrong        (exit code 2)
@@ -44,7 +44,7 @@ class Retryable(TailraceError):
 
 
 class Unreachable(Retryable):
-    """A server is away, or what is asked of it is held by another: there is nothing to do but to wait."""
+    """A server is away, what is asked for is held by another, or a disk is full: there is nothing to do but to wait."""
 
 
 class Reject(TailraceError):

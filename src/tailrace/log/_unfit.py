@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tailrace.core.errors import Retryable
+from tailrace.core.errors import Retryable, Unreachable
 from tailrace.core.table import RESERVED, Table
 from tailrace.spark.causes import causes_of, is_passing, no_room
 
@@ -18,7 +18,7 @@ def refuse_passing(error: Exception, names: Sequence[str]) -> None:
     causes = causes_of(error)
     files = f'file "{names[0]}"' + (f" and {len(names) - 1} others" if len(names) > 1 else "") if names else "files"
     if no_room(causes):
-        raise Retryable(
+        raise Unreachable(
             "disk-full",
             f"there was no space left while {files} were read",
             "Nothing was applied. Free some space; they are then read again.",

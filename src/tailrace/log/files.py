@@ -254,7 +254,7 @@ class FileLog:
 
         def drop() -> None:
             stop()
-            with suppress(Py4JError, PySparkException):
+            with suppress(Py4JError, PySparkException, OSError):
                 spark.catalog.dropGlobalTempView(view)
                 kept.unpersist()
             lent.release()
@@ -379,6 +379,11 @@ class FileLog:
             self._own_session().range(1).count()
         except (Py4JError, PySparkException):
             raise error from None
+
+    def let_go(self) -> None:
+        """Read in another session from now on: the one that there was went away."""
+        with self._lock:
+            self._session = None
 
     def _own_session(self) -> SparkSession:
         with self._lock:

@@ -257,7 +257,7 @@ class KafkaLog:
         view = f"tailrace_slice_{uuid.uuid4().hex}"
 
         def drop() -> None:
-            with suppress(Py4JError, PySparkException):
+            with suppress(Py4JError, PySparkException, OSError):
                 spark.catalog.dropGlobalTempView(view)
                 forget(kept)
 
@@ -450,6 +450,11 @@ class KafkaLog:
                 self._save(schemas={**self._known["schemas"], fingerprint: table.to_json()}, met=list(met))
             self._tables_by_fingerprint[fingerprint] = table
             return fingerprint
+
+    def let_go(self) -> None:
+        """Read in another session from now on: the one that there was went away."""
+        with self._lock:
+            self._session = None
 
     def _own_session(self) -> SparkSession:
         with self._lock:

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core.checkpoint import Checkpoint, Snapshotting
-from tailrace.core.errors import Halt, Retryable
+from tailrace.core.errors import Halt, Retryable, Unreachable
 from tailrace.core.failpoint import failpoint
 from tailrace.core.page import Page
 from tailrace.core.table import Table
@@ -148,11 +148,11 @@ class LandedLog:
         try:
             yield
         except OSError as error:
-            raise Retryable(
-                "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "log-write",
-                f'the change log at "{self._pages}" could not be written: {error.strerror or error}',
-                "Free some space on its disk, or set log.root to another one.",
-            ) from error
+            said = f'the change log at "{self._pages}" could not be written: {error.strerror or error}'
+            hint = "Free some space on its disk, or set log.root to another one."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unreachable("disk-full", said, hint) from error
+            raise Retryable("log-write", said, hint) from error
 
     def _write(self, page: Page[pa.Table], first: int) -> None:
         last = first + page.rows.num_rows - 1

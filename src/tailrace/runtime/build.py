@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -28,7 +28,7 @@ from tailrace.control.lock import only_one
 from tailrace.control.progress import Progress
 from tailrace.core import checkpoint as checkpoints
 from tailrace.core import offsets
-from tailrace.core.errors import Halt, Misconfigured, TailraceError
+from tailrace.core.errors import Halt, Misconfigured, ResyncRequired, TailraceError
 from tailrace.core.failpoint import failpoint
 from tailrace.core.table import in_order
 from tailrace.runtime.drain import Drain
@@ -90,6 +90,7 @@ class Pipeline:
             pipeline, platform, self._checkpoints, self._progress, self._rejects, self._spark, self._stop
         )
         self._source: Source | None = None
+        self._losses = 0
 
     def __enter__(self) -> Self:
         return self
@@ -166,11 +167,24 @@ class Pipeline:
         log = opened.read_by(sink.sink_id, report.warning)
         prefix, growing = self._inlet.prefix, self._inlet.growing
         work = self._drains.drain(sink, life, log, report, passed, prefix=prefix, growing=growing)
-        # Before the head of the log is asked for: a catalogue of files that was lost would be made anew by that.
-        self._inlet.begin(life, work.fold.target, work.at)
+
+        def begin() -> None:
+            self._inlet.begin(life, work.fold.target, work.at)
+
+        try:
+            # Before the head of the log is asked for: a catalogue of files that was lost would be made anew by that.
+            begin()
+        except TailraceError as error:
+            # What is the matter with a target is for its own drain to meet, unless a lost catalogue would go unseen.
+            lost = self._progress.load(sink.sink_id, life.log) >= 0 > self._inlet.head(life)
+            if isinstance(error, ResyncRequired) or lost:
+                raise
+            work = replace(work, begin=begin)
         return work, sink.retry.over(self._platform.retry)
 
     def _job(self, opened: Opened, drains: Sequence[tuple[Drain, RetryConfig]], report: Reporter) -> Job:
+        from tailrace.spark import losses
+
         self._source, log = opened.pumped or (None, None)
         return Job(
             self._config.pipeline_id,
@@ -182,6 +196,7 @@ class Pipeline:
             self._platform.retry,
             report,
             self._spark,
+            losses,
         )
 
     def _run_job(self, job: Job, opened: Opened, *, once: bool, max_slices: int | None) -> RunReport:
@@ -440,7 +455,13 @@ class Pipeline:
         return session(jars=spark.jars, also=self._drains.jars(), **{"spark.master": spark.master, **spark.conf})
 
     def _spark(self) -> SparkSession:
+        from tailrace.spark import losses
+
         with _starting:
+            if (lost := losses()) != self._losses:
+                # The session that we had went away with its JVM.
+                self.__dict__.pop("_session", None)
+                self._losses = lost
             return self._session
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from tailrace.apply.target import Mark
@@ -84,6 +84,10 @@ class Pace:
     interval_seconds: float
     threads: int = 2
 
+    def halved(self) -> Pace:
+        """Return a pace of half as many rows at a time."""
+        return replace(self, max_rows=max(self.max_rows // 2, 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Drain:
@@ -103,6 +107,10 @@ class Drain:
     """Makes room for topics that are not in `tables` yet; without it, such a topic halts."""
     maintain: Callable[[], None] = lambda: None
     """Tidies the target up if it is time; asked between slices, so that it never meets an apply."""
+    begin: Callable[[], None] = lambda: None
+    """Holds what the target has against the log, where the target could not be asked before the run began."""
+    renew: Callable[[], None] = lambda: None
+    """Opens anew what went away with Spark."""
 
     def at(self) -> int:
         """Return the offset up to which every table is known to be current.

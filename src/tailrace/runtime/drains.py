@@ -25,7 +25,7 @@ from tailrace.core.errors import Halt, Misconfigured
 from tailrace.core.table import file_name, in_order, told_apart
 from tailrace.runtime.drain import Drain, Pace
 from tailrace.runtime.fold import Fold
-from tailrace.runtime.inlet import ReadLog, Tables
+from tailrace.runtime.inlet import Reading, ReadLog, Tables
 from tailrace.runtime.landing import LandingFold
 from tailrace.runtime.maintenance import Maintenance
 from tailrace.runtime.report import Reporter
@@ -170,6 +170,11 @@ class Drains:
             fold.target = self.open_target(sink, self._extend(tuple(tables.values())).tables)
             choices.update({topic: _choice(sink, table) for topic, table in tables.items()})
 
+        def renew() -> None:
+            fold.renew(self.open_target(sink, self._checkpoints.known()))
+            if isinstance(log, Reading):
+                log.let_go()
+
         return Drain(
             sink.sink_id,
             log,
@@ -181,6 +186,7 @@ class Drains:
             passed,
             grow if growing else None,
             self._maintenance(sink, fold, choices, report),
+            renew=renew,
         )
 
     def _maintenance(

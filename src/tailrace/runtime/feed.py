@@ -61,6 +61,7 @@ class FileFeed:
         self._folder = folder
         self._spark = spark
         self.run_id = ""
+        self._swept = False
 
     def check(self) -> Tables:
         """Return the one table, once the feed is known to be there; whether it has keys is checked on loading."""
@@ -86,6 +87,7 @@ class FileFeed:
 
     def open(self, life: Life) -> Opened:
         """Return the log of `life`, which every target reads for itself: what it has taken is noted by target."""
+        self._swept = False
         return Opened(self.log(life), each=functools.partial(self.log, life))
 
     def log(self, life: Life, target: str = "", warn: Callable[[str], None] = lambda _: None) -> FileLog:
@@ -104,6 +106,10 @@ class FileFeed:
 
     def begin(self, life: Life, target: Target, at: Callable[[], int]) -> None:
         """Put the audit of a target right from the mark of its table; halt if the catalogue is another one."""
+        if not self._swept:
+            # What a killed run left, before any target reads.
+            self._swept = True
+            shutil.rmtree(self._copies, ignore_errors=True)
         audit = self.audit(life)
         marks = [m.offset for t in self._options.tables if (m := target.mark(t)) is not None and m.log == life.log]
         reached = max([at(), *marks])
@@ -117,7 +123,6 @@ class FileFeed:
             audit.settle(target.name, mark, self.run_id)
         # The lock of the pipeline says that no other process of this machine is at work.
         audit.abandon(target.name, here())
-        shutil.rmtree(self._copies, ignore_errors=True)
 
     def passed(self, life: Life, target: str, reached: Mapping[str, int]) -> None:
         """Note how far a target is."""

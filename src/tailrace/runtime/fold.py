@@ -122,6 +122,11 @@ class Fold:
         self._marks: dict[str, Mark] = {}
         self._made: set[str] = set()
 
+    def renew(self, target: Target) -> None:
+        """Go on with `target`, opened anew, in another Spark: the one that there was went away."""
+        self.target = target
+        self._sessions.clear()
+
     def marks(self) -> dict[str, Mark]:
         """Return the marks of the tables that were looked at, as last seen."""
         return dict(self._marks)

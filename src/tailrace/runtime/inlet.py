@@ -46,6 +46,15 @@ class ReadLog(ChangeLog, Schemas, Protocol):
         ...
 
 
+@runtime_checkable
+class Reading(Protocol):
+    """A log that is read in a session of Spark of its own."""
+
+    def let_go(self) -> None:
+        """Read in another session from now on: the one that there was went away."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An inlet, opened for one life."""

@@ -13,17 +13,20 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+
+from py4j.protocol import Py4JError
 
 from tailrace.config.pipeline import RetryConfig
 from tailrace.control.checkpoints import Checkpoints
 from tailrace.core import checkpoint as checkpoints
-from tailrace.core.errors import Halt, Retryable, TailraceError
+from tailrace.core.errors import Halt, Retryable, TailraceError, Unreachable
 from tailrace.runtime.drain import Drain, Result, drain
 from tailrace.runtime.fold import Counts, by_table
 from tailrace.runtime.pump import Log, Source, pump
 from tailrace.runtime.report import Reporter
 from tailrace.runtime.retry import attempt
+from tailrace.spark.causes import causes_of, no_room
 
 
 @dataclass
@@ -104,6 +107,8 @@ class Job:
     report: Reporter
     warm_up: Callable[[], object]
     """Starts what the drains need while the pump is still reading."""
+    losses: Callable[[float], int] = lambda _: 0
+    """Returns how often Spark went away so far, which may take so many seconds to show."""
 
 
 def run(job: Job, stop: threading.Event, *, once: bool, max_slices: int | None = None) -> RunReport:
@@ -206,24 +211,84 @@ def _drain(
     upto: int | None,
     max_slices: int | None,
 ) -> None:
-    try:
+    left = most = retry.max_attempts
+    while target.status == "waiting":
+        lost, slices = job.losses(0), target.slices
+        try:
+            if left < most:
+                work.renew()
+            _drain_on(job, work, retry, target, stop, upto, max_slices)
+            target.status = "stopped" if stop.is_set() else "done"
+        except Exception as caught:  # noqa: BLE001
+            error = caught
+            if _went_away(job, lost, caught):
+                repeated = left < most and target.slices == slices
+                left = left - 1 if repeated else most - 1
+                hint = "If that happens often, give it more memory: spark.driver.memory under spark.conf."
+                error = Retryable("spark-lost", f'Spark went away from target "{work.target}"', hint)
+                error.__cause__ = caught
+                # The slice may have been more than it has memory for.
+                work = replace(work, pace=work.pace.halved()) if repeated else work
+                if left and not stop.is_set():
+                    job.report.warning(f"{error.code}: {error}; another one is started, {left} attempts left")
+                    continue
+            if _abandoned(error, stop):
+                target.status = "stopped"
+            else:
+                target.status, target.error = "failed", _ours(error)
+                job.report.failed(work.target, target.error)
 
-        def patiently(step: Callable[[], Result]) -> Result:
-            return attempt(step, retry, stop, job.report, target=work.target, endless=upto is None)
 
-        if upto is not None:
-            # A run that finds nothing new still says what the target has.
-            target.upto = patiently(work.at)
-            job.report.behind(work.target, target.upto, upto)
-        for piece, counts in drain(work, stop, patiently, upto, max_slices):
-            target.add(counts, piece.upto)
-        target.status = "stopped" if stop.is_set() else "done"
-    except Exception as error:  # noqa: BLE001
-        if _abandoned(error, stop):
-            target.status = "stopped"
-        else:
-            target.status, target.error = "failed", _ours(error)
-            job.report.failed(work.target, target.error)
+_CUT = (Py4JError, OSError, EOFError)
+_DYING = 2.0
+"""Seconds in which a JVM ends whose connections are cut, and what is raised where they are."""
+
+
+class _SparkLost(Exception):
+    """What was in hand went away with Spark."""
+
+
+def _went_away(job: Job, before: int, error: Exception) -> bool:
+    """Say whether Spark went away since it had `before`; where `error` is of a cut connection, after a moment."""
+    met = error.__cause__ if isinstance(error, TailraceError) else error
+    return job.losses(_DYING if isinstance(met, _CUT) else 0) != before
+
+
+def _drain_on(
+    job: Job,
+    work: Drain,
+    retry: RetryConfig,
+    target: TargetReport,
+    stop: threading.Event,
+    upto: int | None,
+    max_slices: int | None,
+) -> None:
+    """Drain from where the target is; raise once Spark has gone away, for nothing that it had is there any more."""
+    lost = job.losses(0)
+
+    def patiently(step: Callable[[], Result]) -> Result:
+        def unless_lost() -> Result:
+            try:
+                return step()
+            except Exception as error:
+                if _went_away(job, lost, error):
+                    raise _SparkLost from error
+                if not isinstance(error, TailraceError) and no_room(causes_of(error)):
+                    hint = "Nothing was committed. Free some space, also where Spark puts what it works on (TMPDIR)."
+                    said = f'there was no space left while target "{work.target}" was kept current'
+                    raise Unreachable("disk-full", said, hint) from error
+                raise
+
+        return attempt(unless_lost, retry, stop, job.report, target=work.target, endless=upto is None)
+
+    patiently(work.begin)
+    if upto is not None:
+        # A run that finds nothing new still says what the target has.
+        target.upto = patiently(work.at)
+        job.report.behind(work.target, target.upto, upto)
+    more = None if max_slices is None else max_slices - target.slices
+    for piece, counts in drain(work, stop, patiently, upto, more):
+        target.add(counts, piece.upto)
 
 
 def _abandoned(error: Exception, stop: threading.Event) -> bool:

@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 from pyspark.util import local_connect_and_auth
 
-from tailrace.core.errors import Retryable
+from tailrace.core.errors import Unreachable
 
 IN_MEMORY = 64 * 1024 * 1024
 """Parts of so many bytes may wait in memory."""
@@ -58,7 +58,7 @@ def parts(rows: DataFrame) -> Generator[pa.RecordBatch]:
         taking.join()
         waiting.close()
     if isinstance(waiting.broken, OSError) and waiting.broken.errno in (errno.ENOSPC, errno.EDQUOT):
-        raise Retryable(
+        raise Unreachable(
             "disk-full",
             f'no room in "{tempfile.gettempdir()}" for rows on their way from Spark',
             "Free some space there, or set TMPDIR to a place that has some.",

@@ -10,12 +10,17 @@ import atexit
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -31,13 +36,48 @@ def session(*, jars: str = "auto", also: Sequence[str] = (), **conf: str) -> Spa
 
     `conf` holds Spark settings by their own names and wins over the defaults here. `jars="provided"` adds no jars, for
     a cluster that has them; `also` names packages whose locked jars are added to ours. When a session runs already it
-    is returned, with those of `conf` set that can still change.
+    is returned, with those of `conf` set that can still change. One whose JVM went away runs no more.
     """
+    losses()
     settings = conf if SparkContext._active_spark_context else _with_jvm(_defaults(conf) | conf, jars, also)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+_lost: list[int] = []
+_losing = threading.Lock()
+
+
+def losses(patience: float = 0.0) -> int:
+    """Return how often the JVM of this process was found to have ended by itself; `session` then starts another one.
+
+    Whatever was made in a session of it (frames, tables that are open, other sessions) is gone with it. An end shows in
+    connections a little before it shows in the process: for that it is waited `patience` seconds.
+    """
+    with _losing:
+        gateway: Any = SparkContext._gateway
+        process = getattr(gateway, "proc", None)
+        with suppress(subprocess.TimeoutExpired):
+            if process is not None and process.wait(patience) is not None:
+                _let_go(gateway)
+                _lost.append(process.returncode)
+        return len(_lost)
+
+
+def _let_go(gateway: Any) -> None:
+    context: Any = SparkContext._active_spark_context
+    if context is not None:
+        # Nobody is there to be told that it ends.
+        context._jsc = None
+        context.stop()
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    # Objects that are collected later are reported to nobody.
+    gateway._gateway_client.is_connected = False
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def _defaults(conf: Mapping[str, str]) -> dict[str, str]:

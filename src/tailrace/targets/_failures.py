@@ -40,7 +40,7 @@ class Format:
             return Retryable("spark-lost", f"Spark went away while {what}", "It is started again for the next try.")
         causes = causes_of(error)
         if no_room(causes):
-            return Retryable(
+            return Unreachable(
                 "disk-full",
                 f"there was no space left while {what}",
                 "Nothing was committed. Free some space; the batch is then applied again.",

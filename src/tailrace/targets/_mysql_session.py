@@ -103,7 +103,7 @@ class MySQL:
         told = str(error.args[1]) if len(error.args) > 1 else ""
         if code in (1021, 1114) or (code in (*_STORAGE, 1005, 1180) and _FULL.search(told)):
             hint = "Nothing was committed. Free some space; the batch is then applied again."
-            return Retryable("disk-full", f"MySQL had no space left while {what}", hint)
+            return Unreachable("disk-full", f"MySQL had no space left while {what}", hint)
         if code in _STORAGE:
             hint = "Nothing was committed. See the log of the server, its disk, its tmpdir and its memory."
             return Retryable("target-unavailable", f"storage of MySQL failed while {what} ({name})", hint)

@@ -18,14 +18,14 @@ _OURS = "_tailrace"
 """Begins the names of what lies beside tables."""
 
 
-def refuse_reserved(target: str, names: Mapping[str, str]) -> None:
-    """Halt if a table would be called in `target` what we call our own."""
+def refuse_reserved(target: str, names: Mapping[str, str], begins: str = _OURS, whose: str = "ours") -> None:
+    """Halt if a table would be called in `target` what we, or the target itself, call our own."""
     for table, own in names.items():
-        if own.lower().startswith(_OURS):
+        if own.lower().startswith(begins):
             raise Misconfigured(
                 "reserved-name",
                 f'table "{table}" would be called "{own}" in target "{target}"',
-                "Names that start so are ours. Give it a name of its own under tables.",
+                f"Names that start so are {whose}. Give it a name of its own under tables.",
             )
 
 

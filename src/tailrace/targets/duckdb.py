@@ -18,9 +18,10 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 
-from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.nested import element_of, entry_of, fields_of
-from tailrace.targets._sql.dialect import Dialect, Kind, Values, is_nested, json_kind, text_kind
+from tailrace.targets._columns import POSITION
+from tailrace.targets._sql.dialect import Dialect, Kind, Values, is_nested, json_kind, quoted_text, text_kind
 from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
 from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_table, one_table
@@ -128,6 +129,7 @@ DIALECT = Dialect(
     exists="SELECT 1 FROM information_schema.tables WHERE table_catalog = current_database() "
     "AND table_schema = 'main' "
     "AND translate(table_name, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz') = $1",
+    positioned=lambda name: f"SELECT 1 FROM pragma_table_info({quoted_text(quote(name))}) WHERE name = '{POSITION}'",
     widen=widen,
     position="VARCHAR",
     rewrites=True,
@@ -169,10 +171,10 @@ class DuckDB:
         # First, for DuckDB tells of it as a transaction that failed.
         if "No space left" in text:
             hint = "Nothing was committed. Free some space; the batch is then applied again."
-            return Retryable("disk-full", f"there was no space left while {what}", hint)
-        if "lock" in text and isinstance(error, duckdb.IOException):
+            return Unreachable("disk-full", f"there was no space left while {what}", hint)
+        if "Could not set lock" in text:
             hint = "DuckDB lets one process at a time open a file for writing. Close the other one."
-            return Retryable("target-locked", f'another process has "{self._path.name}" open, met while {what}', hint)
+            return Unreachable("target-locked", f'another process has "{self._path.name}" open, met while {what}', hint)
         if isinstance(error, duckdb.TransactionException):
             hint = "Nothing was committed. Apply the batch again, one writer at a time."
             return Retryable("write-conflict", f"another writer committed first while {what}", hint)

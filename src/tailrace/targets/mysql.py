@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.config.address import SETTINGS, taken_apart
-from tailrace.core.errors import Halt, Misconfigured, Retryable
+from tailrace.core.errors import Halt, Misconfigured, Unreachable
 from tailrace.core.table import Column, Table
 from tailrace.targets._columns import POSITION
 from tailrace.targets._mysql_session import MySQL, place
@@ -235,7 +235,7 @@ def dialect(schema: str) -> Dialect:
     def before(session: Session) -> None:
         # Two that make or alter a table at once would both begin. The lock ends with the session.
         if session.ask(f"SELECT GET_LOCK({lock}, 600)") != [(1,)]:
-            raise Retryable("target-locked", f'another process changes tables of database "{schema}"')
+            raise Unreachable("target-locked", f'another process changes tables of database "{schema}"')
         if not session.ask(f"SELECT 1 FROM information_schema.schemata WHERE schema_name = {here}"):
             session.run(f"CREATE DATABASE IF NOT EXISTS {quote(schema)} CHARACTER SET utf8mb4")
 
@@ -245,6 +245,7 @@ def dialect(schema: str) -> Dialect:
         quote,
         parameter=place,
         exists=exists,
+        positioned=lambda name: f"SHOW COLUMNS FROM {quote(schema)}.{quote(name)} WHERE Field = '{POSITION}'",
         widen=widen,
         reflect=_reflect(schema, exists),
         schema=quote(schema),

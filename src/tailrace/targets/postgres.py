@@ -27,6 +27,7 @@ from tailrace.config.model import NotYet
 from tailrace.core.errors import Halt, Misconfigured, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.nested import element_of
 from tailrace.core.table import Column, Table
+from tailrace.targets._columns import POSITION
 from tailrace.targets._sql.crossing import in_utc
 from tailrace.targets._sql.dialect import JSON, Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
 from tailrace.targets._sql.dialect import double_quoted as quote
@@ -220,7 +221,7 @@ _REFLECTED = {
 }
 _COLUMNS = """
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), array_position(i.indkey::int[], a.attnum::int),
-       coalesce(c.collname, 'C')
+       coalesce(c.collname, 'C'), a.attidentity = 'a'
 FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
 LEFT JOIN pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -230,7 +231,7 @@ WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER
 def _reflect(schema: str) -> Callable[[Session, str], Table | str]:
     def reflect(session: Session, name: str) -> Table | str:
         columns, keys = [], {}
-        for column, declared, place, collation in session.ask(_COLUMNS, [f"{quote(schema)}.{quote(name)}"]):
+        for column, declared, place, collation, numbered in session.ask(_COLUMNS, [f"{quote(schema)}.{quote(name)}"]):
             numeric = re.fullmatch(r"numeric\((\d+,\d+)\)", declared)
             kind = (
                 f"decimal({numeric[1]})"
@@ -239,6 +240,8 @@ def _reflect(schema: str) -> Callable[[Session, str], Table | str]:
             )
             if kind is None or (place is not None and (kind in JSON or declared.startswith("character("))):
                 return f'its {"column" if place is None else "key"} "{column}" is of type {declared}'
+            if numbered and place is None:
+                return f'its column "{column}", which is no key, is GENERATED ALWAYS AS IDENTITY'
             if place is not None:
                 keys[place] = column
                 if collation not in ("C", "default"):
@@ -269,6 +272,10 @@ def dialect(schema: str) -> Dialect:
         parameter=lambda n: f"${n}",
         exists="SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
         f"WHERE n.nspname = {here} AND c.relname = CAST($1 AS name) AND c.relkind IN ('r','p','v','m','f')",
+        positioned=lambda name: (
+            "SELECT 1 FROM pg_catalog.pg_attribute WHERE attname = "
+            f"'{POSITION}' AND NOT attisdropped AND attrelid = to_regclass({literal(f'{quote(schema)}.{quote(name)}')})"
+        ),
         widen=widen,
         reflect=_reflect(schema),
         schema=quote(schema),
@@ -279,6 +286,7 @@ def dialect(schema: str) -> Dialect:
         collate=_C,
         before=before,
         documents=True,
+        given="OVERRIDING SYSTEM VALUE ",
         literal=literal,
         longest=63,
     )
@@ -288,6 +296,11 @@ LOCK_WAIT = "60s"
 """For so long a statement waits for a lock that somebody else holds."""
 _DEAD_PEER = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 """A server that is gone without a word is noticed after a minute, and not when the kernel gives up hours later."""
+
+
+_READ_ONLY = "25006"
+_NOT_NOW = (_READ_ONLY, "25P03", "25P04")
+"""What a server says that may not be written to, or that a transaction took too long for."""
 
 
 class Postgres:
@@ -321,11 +334,11 @@ class Postgres:
             return (Unreachable if state == "55P03" else Retryable)("write-conflict", said, hint)
         if state == "53100":
             hint = "Nothing was committed. Free some space; the batch is then applied again."
-            return Retryable("disk-full", f"PostgreSQL had no space left while {what}", hint)
-        if state[:2] in ("53", "57", "58"):
+            return Unreachable("disk-full", f"PostgreSQL had no space left while {what}", hint)
+        if state[:2] in ("53", "57", "58") or state in _NOT_NOW:
             hint = "Nothing was committed. See in the server's log what it lacks, and apply the batch again."
-            # Its own words for: not now, the server starts or ends.
-            kind = Unreachable if state.startswith("57P") else Retryable
+            # Its own words for: not now, the server starts or ends, or is another one's copy until a failover is over.
+            kind = Unreachable if state.startswith("57P") or state == _READ_ONLY else Retryable
             return kind("target-unavailable", f"PostgreSQL could not go on while {what} ({name})", hint)
         if state == "42501":
             hint = f'Give the user "{self._login.get("user")}" CREATE on the schema, and its own tables.'

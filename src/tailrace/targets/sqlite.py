@@ -25,10 +25,20 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 
-from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError
+from tailrace.core.errors import Halt, NotReady, Retryable, TailraceError, Unreachable
 from tailrace.core.table import Column, Table
+from tailrace.targets._columns import POSITION
 from tailrace.targets._sql.crossing import times_as_text
-from tailrace.targets._sql.dialect import Dialect, Kind, Session, Values, is_nested, json_kind, text_kind
+from tailrace.targets._sql.dialect import (
+    Dialect,
+    Kind,
+    Session,
+    Values,
+    is_nested,
+    json_kind,
+    quoted_text,
+    text_kind,
+)
 from tailrace.targets._sql.dialect import double_quoted as quote
 from tailrace.targets._sql.table import Mode
 from tailrace.targets._sql.target import TOMBSTONE_DAYS, SqlTarget, file_and_table, one_table
@@ -162,12 +172,14 @@ DIALECT = Dialect(
     quote,
     parameter=lambda n: f"?{n}",
     exists="SELECT 1 FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = ?1",
+    positioned=lambda name: f"SELECT 1 FROM pragma_table_info({quoted_text(name)}) WHERE name = '{POSITION}'",
     widen=widen,
     convert=convert,
     reflect=reflect,
     attached="SELECT sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND lower(tbl_name) = ?1 AND sql <> ''",
     now="strftime('%Y-%m-%d %H:%M:%f', 'now') || '000Z'",
     folds=True,
+    reserved="sqlite_",
 )
 
 _locks: dict[str, threading.Lock] = {}
@@ -205,10 +217,10 @@ class SQLite:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         name, text = getattr(error, "sqlite_errorname", type(error).__name__), str(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return Retryable("target-locked", f'another process kept "{self._path.name}" locked while {what}')
+            return Unreachable("target-locked", f'another process kept "{self._path.name}" locked while {what}')
         if code == sqlite3.SQLITE_FULL:
             hint = "Nothing was committed. Free some space; the batch is then applied again."
-            return Retryable("disk-full", f"there was no space left while {what}", hint)
+            return Unreachable("disk-full", f"there was no space left while {what}", hint)
         if code == sqlite3.SQLITE_IOERR:
             return Retryable("target-unavailable", f"storage failed while {what}: {name}")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM):

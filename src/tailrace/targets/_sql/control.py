@@ -84,6 +84,9 @@ class Control:
         found = session.ask(query + (self._dialect.lock if lock else ""), [self._dialect.fold(name)])
         if not found or not self.exists(session, of or name):
             return None
+        if not of and not session.ask(self._dialect.positioned(self._dialect.name_of(name))):
+            # Ours was dropped, and this one made in its place: the row is of one that is gone.
+            return None
         body, owner, epoch, commits, mark = found[0]
         stored = json.loads(body)
         if stored["format"] > _FORMAT:
@@ -120,14 +123,18 @@ class Control:
             session.run(f"CREATE TABLE {self._table} ({columns})")
 
     def put(self, session: Session, name: str, entry: Entry) -> None:
-        """Write the control row of a new table, in the place of that of a table that is gone."""
+        """Write the control row of a new table, in the place of that of a table that is gone.
+
+        That one may have a writer yet, who sleeps: its epoch is none of the new one's.
+        """
         at = self._dialect.parameter
         key = self._dialect.fold(name)
+        gone = session.ask(f"SELECT epoch FROM {self._table} WHERE name = {at(1)}", [key])
         session.run(f"DELETE FROM {self._table} WHERE name = {at(1)}", [key])
         places = ", ".join(at(n) for n in range(1, 6))
         session.run(
             f"INSERT INTO {self._table} (name, owner, body, epoch, commits) VALUES ({places})",
-            [key, entry.owner, _body(entry), entry.epoch, entry.commits],
+            [key, entry.owner, _body(entry), gone[0][0] + 1 if gone else entry.epoch, entry.commits],
         )
 
     def reshape(self, session: Session, name: str, entry: Entry) -> None:

@@ -88,6 +88,11 @@ def double_quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def quoted_text(text: str) -> str:
+    """Return `text` as a literal of standard SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def cast(value: str, sql: str) -> str:
     """Return `value` as one of the type `sql`."""
     return f"CAST({value} AS {sql})"
@@ -151,6 +156,8 @@ class Dialect:
     """Returns the place of the n-th value in a statement, from 1 on."""
     exists: str
     """A query for the table called by its one value."""
+    positioned: Callable[[str], str]
+    """Returns a query that has a row if the table called so has the column of positions, as every one of ours has."""
     widen: Callable[[str, str, str, str], list[str]]
     """Returns the statements that bring a column of a table from one Spark type to another."""
     convert: Callable[[str, str, str], str] | None = None
@@ -189,6 +196,8 @@ class Dialect:
     also tells -0.0 from 0.0, where an UPDATE takes them for one and leaves what is there."""
     documents: bool = False
     """It has a kind `json` that keeps a JSON document as it is written."""
+    given: str = ""
+    """Stands before what is inserted: a value counts also where the database would make one by itself."""
     keyed: bool = True
     """Tables have a primary key."""
     folds: bool = False
@@ -197,6 +206,8 @@ class Dialect:
     """Writes a value into a query, where a query that reads in bulk takes no values."""
     longest: int = 0
     """How many bytes a name may have; 0 for any number."""
+    reserved: str = ""
+    """Begins the names of tables that the database makes for itself."""
     unfit: re.Pattern[str] | None = None
     """What a name cannot hold."""
 

@@ -60,7 +60,8 @@ class Statements:
         """Insert the rows whose key is not there."""
         names = [self.dialect.column(name) for name in (*columns, POSITION)]
         return (
-            f"INSERT INTO {self.table} ({', '.join(names)}) SELECT {', '.join(f'_cdc_s.{name}' for name in names)} "
+            f"INSERT INTO {self.table} ({', '.join(names)}) {self.dialect.given}"
+            f"SELECT {', '.join(f'_cdc_s.{name}' for name in names)} "
             f"FROM {self.stage} _cdc_s WHERE _cdc_s.{OP} <> 'd' AND NOT EXISTS "
             f"(SELECT 1 FROM {self.table} _cdc_t WHERE {self._matched('_cdc_t')})"
         )

@@ -136,8 +136,9 @@ class SqlTable:
             else:
                 self._refuse_other_mode(entry)
                 if not entry.claimed:
-                    shape.claim(session, self._place, entry)
+                    # First, or a claim that breaks off would leave the mark of a table that is gone to this one.
                     self._control.put(session, self._name, entry)
+                    shape.claim(session, self._place, entry)
                 if (noted := shape.noted(session, self._place, entry, change)) != entry:
                     self._control.reshape(session, self._name, noted)
                     session.commit()
@@ -368,7 +369,9 @@ class SqlTable:
                 "Another process runs this pipeline, or has run it since this one stopped answering. Nothing was "
                 "written. Leave the other one running, or stop it and start this one again.",
             )
-        if self._seen is not None and self._seen != (entry.epoch, entry.mark):
+        # One that was not there was made since, and has what epoch the making gave it.
+        new = self._seen == _NEVER and not entry.commits
+        if self._seen is not None and self._seen != (entry.epoch, entry.mark) and not new:
             raise self._conflict()
         return entry.epoch + 1
 

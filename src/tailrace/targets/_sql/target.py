@@ -10,7 +10,7 @@ from tailrace.core.errors import Misconfigured
 from tailrace.targets._sql.control import Owner
 from tailrace.targets._sql.dialect import Database
 from tailrace.targets._sql.table import Mode, SqlTable
-from tailrace.targets._tables import Tables
+from tailrace.targets._tables import Tables, refuse_reserved
 
 TOMBSTONE_DAYS = 7
 """How many days a deleted row is remembered if nothing else is said."""
@@ -32,6 +32,8 @@ class SqlTarget(Tables):
         adopts: bool = True,
     ) -> None:
         super().__init__(name, tables, self._open, tombstone_days=tombstone_days)
+        if database.dialect.reserved:
+            refuse_reserved(name, tables, database.dialect.reserved, f"those of {database.dialect.name}")
         self._database = database
         self._spark = spark
         self._pipeline_id = pipeline_id

@@ -21,7 +21,8 @@ from obstore.exceptions import (
 )
 from obstore.store import LocalStore, S3Store
 
-from tailrace.core.errors import NotReady, Retryable
+from tailrace.core.errors import NotReady, Retryable, Unreachable
+from tailrace.spark.causes import no_room
 
 
 class Store:
@@ -88,5 +89,12 @@ class Store:
                 "Check path, the keys and what they may do: read, write, list and delete below it.",
             ) from error
         except (BaseError, OSError) as error:
+            if no_room([("", str(error))]):
+                said = f'there was no space left while {what} below "{self.path}"'
+                hint = "Nothing was committed. Free some space; the batch is then applied again."
+                raise Unreachable("disk-full", said, hint) from error
+            # A bucket that is not there may never be; a store that does not answer is waited for.
+            away = self.path.startswith("s3://") and not isinstance(error, NotFoundError)
+            said = f'storage failed while {what} below "{self.path}"'
             hint = "See that the path is right, that it may be written to, and that the storage is up."
-            raise Retryable("target-unavailable", f'storage failed while {what} below "{self.path}"', hint) from error
+            raise (Unreachable if away else Retryable)("target-unavailable", said, hint) from error

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.apply.ranges import Ranges
@@ -38,6 +38,14 @@ class Options(Model):
     """The region of the bucket."""
     tombstone_days: int = Field(default=7, ge=1)
     """How many days a deleted row is remembered, so that no late event brings it back."""
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> Self:
+        if (self.s3_access_key_id is None) is not (self.s3_secret_access_key is None):
+            raise ValueError("s3_access_key_id and s3_secret_access_key belong together")
+        if (self.s3_endpoint or self.s3_access_key_id) and not self.path.startswith("s3://"):
+            raise ValueError("the s3_ keys have no meaning unless path is s3://<bucket>/<prefix>")
+        return self
 
     def store(self) -> Store:
         """Return the place that these settings name."""

@@ -110,22 +110,32 @@ class Connection:
         sock.settimeout(_left(deadline))
         sock.sendall(request)
         reader.until(deadline)
-        response = http.client.HTTPResponse(reader, method=self._receiver.method)  # type: ignore[arg-type]
-        response.begin()
+        response = self._answered(reader)
         answer = Answer(response.status, response.getheader("Retry-After"))
         if not _read_through(response) or response.will_close or reader.has_more():
             self.close()
         return answer
 
+    def _answered(self, reader: _Reader) -> http.client.HTTPResponse:
+        while True:
+            response = http.client.HTTPResponse(reader, method=self._receiver.method)  # type: ignore[arg-type]
+            response.begin()
+            # What comes before the answer (hints, that it takes a while) is none.
+            if response.status >= 200 or response.status == http.HTTPStatus.SWITCHING_PROTOCOLS:
+                return response
+
     def _connect(self, deadline: float) -> None:
         host = self._receiver.host
         failed: OSError | None = None
-        for family, where in resolve(host, self._port, allow_private=self._receiver.allow_private):
+        places = resolve(host, self._port, allow_private=self._receiver.allow_private)
+        for n, (family, where) in enumerate(places):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
-                sock.settimeout(_left(deadline))
+                # One where nobody answers leaves the others their share of the time.
+                sock.settimeout(_left(deadline) / (len(places) - n))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.connect(where)
+                sock.settimeout(_left(deadline))
                 if self._tls is not None:
                     sock = self._tls.wrap_socket(sock, server_hostname=host)
             except ssl.SSLCertVerificationError:
