@@ -89,6 +89,13 @@ LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE t.pubname = %s
 """
 
+_COLUMNS = """
+SELECT n.nspname || '.' || c.relname, a.attnum::text, a.attname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE n.nspname || '.' || c.relname = ANY(%s) AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY 1, a.attnum
+"""
+
 _SLOT = """
 SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text
 FROM pg_replication_slots WHERE slot_name = %s
@@ -276,6 +283,14 @@ def published(server: Server, publication: str) -> dict[str, str] | None:
     if server.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone() is None:
         return None
     return {row[0]: row[1] for row in server.execute(_PUBLISHED, [publication])}
+
+
+def columns(server: Server, tables: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return, by table, the name of each column by its number, which it has for life."""
+    found: dict[str, dict[str, str]] = {}
+    for table, number, name in server.execute(_COLUMNS, [list(tables)]):
+        found.setdefault(table, {})[number] = name
+    return found
 
 
 def publish(server: Server, publication: str, tables: Mapping[str, Found]) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pyarrow as pa
@@ -236,8 +236,7 @@ class PostgresSource:
             covered = server.published(database, self._options.publication_name)
             self._refuse_changed_tables(covered, set(found))
             # A checkpoint of an earlier release has no scope.
-            scope = since.scope or self._scope(database, found)
-            self._refuse_replaced(database, found, scope)
+            scope = self._looked(database, found, since.scope or self._scope(database, found))
         if goal is None or stand.commit < goal:
             yield from self._read(found, since.origin, scope, since, stand, goal)
 
@@ -320,25 +319,43 @@ class PostgresSource:
                 f"A table added later would miss the rows it already has. {_RESYNC}",
             )
 
-    def _scope(self, database: server.Server, tables: Iterable[str]) -> Scope:
-        """Return a digest of what the publication and `tables` in it are known by."""
+    def _scope(self, database: server.Server, tables: Collection[str]) -> Scope:
+        """Return what the publication and `tables` in it are known by, and the columns of each by their numbers."""
         published = server.published(database, self._options.publication_name) or {}
         text = json.dumps({name: published.get(name) for name in tables}, sort_keys=True)
-        return Scope(hashlib.sha256(text.encode()).hexdigest()[:16])
+        columns = server.columns(database, tables)
+        seen = ((name, json.dumps(columns[name], ensure_ascii=False)) for name in sorted(columns))
+        return Scope(hashlib.sha256(text.encode()).hexdigest()[:16], tuple(seen))
 
-    def _refuse_replaced(self, database: server.Server, tables: Iterable[str], scope: Scope) -> None:
-        """Halt if a table was not published all the time: of what the server leaves out it does not say a word."""
-        if self._scope(database, tables) != scope:
+    def _looked(self, database: server.Server, tables: Collection[str], scope: Scope) -> Scope:
+        """Return the scope of now; halt if it differs from `scope` in what the server does not say a word of.
+
+        That is what was changed while a table was not published, and that two names are of one column.
+        """
+        now = self._scope(database, tables)
+        if now.selection != scope.selection:
             raise ResyncRequired(
                 f'the publication "{self._options.publication_name}" or a table of it was dropped and made anew, '
                 "renamed, or taken out and put back: what was changed in between was not sent",
                 _RESYNC,
             )
+        have = dict(now.tables)
+        for table, columns in scope.tables:
+            names = json.loads(have[table])
+            for number, name in json.loads(columns).items():
+                if names.get(number, name) != name:
+                    raise ResyncRequired(
+                        f'the column "{name}" of table "{table}" was renamed to "{names[number]}": targets would take '
+                        "them for two, and rows that exist would have nothing in the new one",
+                        _RESYNC,
+                    )
+        return now
 
-    def _look_again(self, tables: Iterable[str], scope: Scope) -> None:
+    def _look_again(self, tables: Collection[str], scope: Scope) -> Scope:
         # The engine says when the server is away; that none of its connections is left is no reason to stop reading.
         with contextlib.suppress(NotReady), server.connection(self._dsn) as database:
-            self._refuse_replaced(database, tables, scope)
+            return self._looked(database, tables, scope)
+        return scope
 
     # -- the loop
 
@@ -371,7 +388,7 @@ class PostgresSource:
         try:
             while not self._closing.is_set():
                 if time.monotonic() > look_at:
-                    self._look_again(tables, scope)
+                    scope = self._look_again(tables, scope)
                     look_at = time.monotonic() + self._heartbeat_seconds
                 batch = engine.poll()
                 if batch is None:
