@@ -780,8 +780,8 @@ def test_the_first_table_is_told_from_another_by_its_documents(server: Emulator,
         lowest(deployment, "users")
         assert isinstance(since, Tailing)
         assert since.scope is not None
-        # One that grew was known by its id for a while, and is told from any other by that.
-        known = ".." not in dict(since.scope.tables)["users"]
+        # One that grew beyond a page was known by its id for a while, and is told from any other that did by that.
+        known = ".." not in dict(since.scope.tables)["users"] and len(left) > 10
         if lost is None and not known:
             assert folded(rows_of(read(server, since)))["users"] == there(deployment)["users"], f"seed {seed}"
         else:
