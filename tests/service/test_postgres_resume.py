@@ -400,10 +400,10 @@ def test_a_table_that_is_published_no_longer_ends_a_reader_that_runs(database: D
     database.run("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     source = database.source(heartbeat=0.3, tables=["public.a", "public.b"])
     since = database.read(source)[-1].checkpoint
-    giving_up = threading.Timer(30, source.close)
-    giving_up.start()
     reading = source.pages(since)
     next(reading)
+    giving_up = threading.Timer(120, source.close)
+    giving_up.start()
     database.run(statement.format(name=f"pub_{database.name}"))
     with pytest.raises(ResyncRequired, match="changed in between"):
         list(reading)

@@ -161,7 +161,7 @@ def test_an_address_where_nobody_answers_leaves_time_for_the_next_one(
         places = [silent.getsockname(), ("127.0.0.1", int(receiver.address.rsplit(":", 1)[1]))]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        assert connection("http://two.example", timeout_seconds=2.0).call({}, b"").status == 200
+        assert connection("http://two.example", timeout_seconds=10.0).call({}, b"").status == 200
         for one in waiting:
             one.close()
 

@@ -8,6 +8,7 @@ after the rows it covers are written. `runtime.pump` is the one place that saves
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -85,6 +86,12 @@ def from_json(stored: Mapping[str, object]) -> Checkpoint:
     raise ValueError(f"not a checkpoint: {dict(stored)!r}")
 
 
+@functools.lru_cache(maxsize=16)
+def _one(scope: Scope) -> Scope:
+    """Return the same object for equal scopes: every page of a log tells its own, and few of them differ."""
+    return scope
+
+
 def _scope(found: dict[str, object]) -> Scope | None:
     """Take the parts of a scope out of `found`; all of them, or none."""
     if not {"version", "selection", "tables"} & found.keys():
@@ -93,5 +100,5 @@ def _scope(found: dict[str, object]) -> Scope | None:
     if version == VERSION and isinstance(version, int) and isinstance(selection, str) and isinstance(tables, dict):
         pairs = tuple(sorted(tables.items()))
         if all(isinstance(name, str) and isinstance(identity, str) for name, identity in pairs):
-            return Scope(selection, pairs)
+            return _one(Scope(selection, pairs))
     raise ValueError(f"not the scope of a checkpoint of version {VERSION}")

@@ -176,7 +176,8 @@ class Pipeline:
             begin()
         except TailraceError as error:
             # What is the matter with a target is for its own drain to meet, unless a lost catalogue would go unseen.
-            lost = self._progress.load(sink.sink_id, life.log) >= 0 > self._inlet.head(life)
+            progress = self._progress.load(sink.sink_id, life.log)
+            lost = progress != -1 and offsets.lacks(self._inlet.head(life), progress)
             if isinstance(error, ResyncRequired) or lost:
                 raise
             work = replace(work, begin=begin)

@@ -213,7 +213,7 @@ class Topics:
             self._broker,
             (*self.names, *self._gone(memory(""))),
             self.tables(),
-            self._format(memory(".written")),
+            self._format(memory(".written"), read_before=bool((memory("").load() or {}).get("schemas"))),
             memory(""),
             self._spark,
             self._platform.limits.max_event_bytes,
@@ -297,7 +297,7 @@ class Topics:
                 rows.append({**place, "lag_events": lag, "upto": have, "head": last})
         return rows
 
-    def _format(self, noted: Memory) -> Format:
+    def _format(self, noted: Memory, *, read_before: bool) -> Format:
         cdc = self._pipeline.cdc
         if cdc.envelope == "maxwell":
             return Maxwell()
@@ -315,6 +315,9 @@ class Topics:
         if self._options.value_format:
             return avro if self._options.value_format == "avro" else json
         known = (noted.load() or {}).get("value_format")
+        if known is None and read_before:
+            # By a release that did not look: the next message, which may be anything, must not decide.
+            known = "avro" if self._options.schema_registry_url else "json"
         return DebeziumEither(json, avro, known, lambda found: noted.save({"value_format": found}))
 
     def _writer(self, number: int) -> Mapping[str, Any]:

@@ -209,7 +209,7 @@ def _unreachable(dsn: Mapping[str, Any], error: psycopg.OperationalError) -> Not
             f'PostgreSQL at {where} has no database "{dsn["dbname"]}"',
             "Set database of the source, or create it.",
         )
-    if "pg_hba.conf" in said or 'role "' in said:
+    if "pg_hba.conf" in said or ('role "' in said and "too many connections" not in said):
         return NotReady(
             "login-refused",
             f"PostgreSQL at {where} refused the login: {_first_line(error)}",

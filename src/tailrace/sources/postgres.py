@@ -341,7 +341,7 @@ class PostgresSource:
             )
         have = dict(now.tables)
         for table, columns in scope.tables:
-            names = json.loads(have[table])
+            names = json.loads(have.get(table, "{}"))
             for number, name in json.loads(columns).items():
                 if names.get(number, name) != name:
                     raise ResyncRequired(
@@ -349,7 +349,7 @@ class PostgresSource:
                         "them for two, and rows that exist would have nothing in the new one",
                         _RESYNC,
                     )
-        return now
+        return scope if now == scope else now
 
     def _look_again(self, tables: Collection[str], scope: Scope) -> Scope:
         # The engine says when the server is away; that none of its connections is left is no reason to stop reading.
