@@ -17,12 +17,15 @@ from py4j.protocol import Py4JError
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Secret
 from tailrace.config.platform import KafkaConfig, PlatformConfig
+from tailrace.control import state
+from tailrace.control.checkpoints import Life
 from tailrace.core.errors import Halt, Misconfigured, NotReady, ResyncRequired, Retryable, TailraceError, Unreachable
 from tailrace.core.offsets import Offsets
 from tailrace.core.table import Column, Evolution, Table
 from tailrace.envelopes import connect
 from tailrace.envelopes.custom import Custom
 from tailrace.envelopes.debezium_avro import DebeziumAvro
+from tailrace.envelopes.debezium_either import DebeziumEither
 from tailrace.envelopes.debezium_json import DebeziumJson
 from tailrace.envelopes.maxwell import Maxwell
 from tailrace.envelopes.message import Sample, keys_in
@@ -416,6 +419,28 @@ def test_a_group_that_is_named_has_that_very_name(kafka: dict[str, str], group: 
     platform = PlatformConfig.model_validate({"kafka": kafka})
     topics = Topics(load_pipeline(tmp_path / "pipeline.yaml").config, platform, tmp_path, _no_spark)
     assert topics.group == group
+
+
+@pytest.mark.parametrize(
+    ("learned", "registry", "written"),
+    [({}, "", None), ({"a.b.c x": "{}"}, "", "json"), ({"a.b.c x": "{}"}, "http://127.0.0.1:9", "avro")],
+)
+def test_the_next_message_of_a_log_that_was_read_before_does_not_decide_how_it_is_written(
+    learned: dict[str, str], registry: str, written: str | None, tmp_path: Path
+) -> None:
+    own = f", schema_registry_url: '{registry}'" if registry else ""
+    source = f"{{source_type: kafka, topics: [a.b.c], bootstrap_servers: '127.0.0.1:1'{own}}}"
+    sink = "{sink_id: lake, sink_type: delta, delta: {path: ./lake}}"
+    (tmp_path / "pipeline.yaml").write_text(f"pipeline_id: p\nsource: {source}\nsinks: [{sink}]\n")
+    config = load_pipeline(tmp_path / "pipeline.yaml").config
+    (tmp_path / "topics").mkdir()
+    state.save(tmp_path / "topics" / "log.json", {"cluster": "c", "topics": {"a.b.c": "id"}, "schemas": learned})
+    topics = Topics(config, PlatformConfig(), tmp_path, _no_spark)
+    # Which topics there are would be asked of a broker.
+    topics.__dict__["names"] = ("a.b.c",)
+    envelope = topics.log(Life(1, "log")).envelope
+    assert isinstance(envelope, DebeziumEither)
+    assert envelope.written == written
 
 
 def test_a_group_is_shown_for_topics_of_the_log_only() -> None:
