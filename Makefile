@@ -23,10 +23,10 @@ bench: install ## Measure all that is fast, or PARTS of it (bench/__main__.py ha
 	$(BIN)/python -m bench $(PARTS)
 
 ##@ Prove
-.PHONY: test check lint test-unit test-spark test-service test-e2e fuzz kills sleeps poison convex-histories flows airbyte mutants
-test: check ## Everything: the cheap checks first, then the tiers side by side, as two of them mostly wait
-	@echo "spark, service and e2e side by side: each is shown when it is done"
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-spark test-service test-e2e
+.PHONY: test check lint test-unit test-spark test-service test-e2e test-killed test-command fuzz kills sleeps poison convex-histories flows airbyte mutants
+test: check ## Everything: the cheap checks first, then the tiers, two parts of them at a time
+	@echo "spark, service and e2e, two parts at a time: each is shown when it is done"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-service test-killed test-command
 
 check: install ## Format, lint, types, architecture and unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-unit lint
@@ -48,6 +48,14 @@ test-service: install ## Real servers
 
 test-e2e: install ## The command, killed and started again
 	$(PYTEST) tests/e2e
+
+KILLED := tests/e2e/test_kills.py
+
+test-killed: install
+	$(PYTEST) $(KILLED)
+
+test-command: install
+	$(PYTEST) tests/e2e --ignore=$(KILLED)
 
 SECONDS := 600
 SEED :=
