@@ -23,10 +23,10 @@ bench: install ## Measure all that is fast, or PARTS of it (bench/__main__.py ha
 	$(BIN)/python -m bench $(PARTS)
 
 ##@ Prove
-.PHONY: test check lint test-unit test-spark test-service test-e2e test-killed test-command fuzz kills sleeps poison convex-histories flows airbyte mutants
-test: check ## Everything: the cheap checks first, then the tiers, two parts of them at a time
-	@echo "spark, service and e2e, two parts at a time: each is shown when it is done"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-service test-killed test-command
+.PHONY: test check lint test-unit test-spark test-service test-e2e fuzz kills sleeps poison convex-histories flows airbyte mutants
+test: check ## Everything: the cheap checks first, then the tiers side by side; Spark's, which takes longest, goes before
+	@echo "spark, service and e2e side by side: each is shown when it is done"
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target BESIDE="nice -n 3" test-spark test-service test-e2e
 
 check: install ## Format, lint, types, architecture and unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-unit lint
@@ -37,6 +37,7 @@ lint: install ## Format, lint, types, architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+BESIDE :=
 test-unit: install ## No Spark, no network: seconds
 	$(PYTEST) tests/unit
 
@@ -44,18 +45,10 @@ test-spark: install ## One Spark session
 	$(PYTEST) tests/spark
 
 test-service: install ## Real servers
-	$(PYTEST) tests/service
+	$(BESIDE) $(PYTEST) tests/service
 
 test-e2e: install ## The command, killed and started again
-	$(PYTEST) tests/e2e
-
-KILLED := tests/e2e/test_kills.py
-
-test-killed: install
-	$(PYTEST) $(KILLED)
-
-test-command: install
-	$(PYTEST) tests/e2e --ignore=$(KILLED)
+	$(BESIDE) $(PYTEST) tests/e2e
 
 SECONDS := 600
 SEED :=
